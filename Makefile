@@ -58,10 +58,13 @@ test-extras: $(EXTRAS)/.ready  ## the parts that need large libraries, with thos
 FAST := tests/test_job.py tests/sync tests/cluster/test_decoder.py tests/cluster/test_master_machine.py \
 	tests/algorithms/test_kmeans.py
 
+OF_VERSION = build/python-$(shell $(PYTHON) -c 'import platform; print(platform.python_version())')
+
 test-python:  ## a fast part of the tests under another Python: make test-python PYTHON=python3.13
-	$(PYTHON) -m venv build/python-$(notdir $(PYTHON))
-	build/python-$(notdir $(PYTHON))/bin/pip $(LOCKED) $(LOCKS)/dev.txt -e '.[dev]'
-	build/python-$(notdir $(PYTHON))/bin/python -m pytest -p no:cacheprovider $(FAST)
+	$(PYTHON) -m venv $(OF_VERSION)
+	$(OF_VERSION)/bin/pip $(LOCKED) $(LOCKS)/dev.txt -e '.[dev]'
+	$(OF_VERSION)/bin/python --version
+	$(OF_VERSION)/bin/python -m pytest -p no:cacheprovider $(FAST)
 
 test-lowest:  ## the same with the lowest versions of all dependencies that pyproject.toml allows
 	python3 -m venv build/lowest

@@ -113,7 +113,7 @@ def proximal_step(matrix: Array, gradient: Array, start: Array, least: Array) ->
             want = np.sign(free) * max(abs(free) - least[j] / matrix[j, j], 0.0)
             change = want - at
             if change != 0.0:
-                step[j] += change
+                step[j] = -start[j] if want == 0.0 else step[j] + change
                 slope += change * matrix[:, j]
                 moved = max(moved, change * change * matrix[j, j])
         if moved <= 1e-14 * abs(_inner(gradient, step)):

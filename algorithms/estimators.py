@@ -128,6 +128,14 @@ def fitted_glm(name: str, hyper: dict[str, Any], fit: Any) -> Any:
     return model
 
 
+def fitted_planes(fit: Any, points: float, l2: float) -> Any:
+    """`sklearn.svm.LinearSVC` of the classes 0 and 1."""
+    model = _imported("sklearn.svm").LinearSVC(C=1.0 / (l2 * points) if l2 > 0 and points > 0 else np.inf)
+    model.coef_, model.intercept_ = np.array(fit.weights)[None], np.array([float(fit.bias)])
+    model.classes_, model.n_features_in_, model.n_iter_ = np.array([0, 1]), len(fit.weights), 1
+    return model
+
+
 def scaled_before(model: Any, scaling: tuple[Array, Array]) -> Any:
     """A pipeline that shifts and scales the columns as the job did, before the model."""
     scaler = _imported("sklearn.preprocessing").StandardScaler()

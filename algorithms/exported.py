@@ -12,12 +12,12 @@ from flegel.core.pytree import Array
 EXPORTED = (
     *("KMeans", "GaussianMixture", "LogisticRegression", "GaussianNB", "MultinomialNB", "BernoulliNB"),
     *("LinearRegression", "Ridge", "Lasso", "ElasticNet", "PoissonRegressor", "GammaRegressor", "HuberRegressor"),
-    *("PCA", "TruncatedSVD"),
+    *("LinearSVC", "PCA", "TruncatedSVD"),
 )
 """Estimators of scikit-learn that a saved model may become on its way."""
 EXPORTED_IN_WORDS = (
     "k-means, Gaussian mixtures, logistic, linear, ridge, lasso, elastic net, Poisson, gamma and Huber regression, "
-    "PCA, SVD and naive Bayes"
+    "linear support vectors, PCA, SVD and naive Bayes"
 )
 
 

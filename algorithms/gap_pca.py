@@ -101,7 +101,10 @@ class GapPCA(EveryPoint):
         rows, weights = weighted_rows(np.asarray(sample.features, np.float64), sample.weights)
         known, mass = observed(rows).astype(np.float64), np.ones(len(rows)) if weights is None else weights
         if not np.any(np.where(known > 0, rows, -np.inf).max(axis=0) > np.where(known > 0, rows, np.inf).min(axis=0)):
-            raise UsageError("GapPCA: what is observed of the rows does not vary, so there is no direction to find.")
+            raise UsageError(
+                f"GapPCA: what is observed of {len(rows):,} rows of {sample.points:,} does not vary, so there is no "
+                "direction to find."
+            )
         counts = np.maximum(mass @ known, 1e-300)
         origin = mass @ np.where(known > 0, rows, 0.0) / counts
         weighed = np.where(known > 0, rows - origin, 0.0) * np.sqrt(mass)[:, None]

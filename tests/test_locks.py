@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -62,3 +63,17 @@ def test_everything_has_one_version_that_is_allowed(lock: str, python: str, mach
 def test_versions_that_are_held_are_those_of_the_locks() -> None:
     held = {pin.name: str(pin.specifier) for pin in pins("held")}
     assert held and held.items() <= {pin.name: str(pin.specifier) for pin in pins("extras")}.items()
+
+
+def test_each_python_gets_an_environment_of_its_own(tmp_path: Path) -> None:
+    """Two programs called `python` of different versions: one environment for both would test the first one twice."""
+    environments = []
+    for version in ("3.12.1", "3.13.0"):
+        program = tmp_path / version / "python"
+        program.parent.mkdir()
+        program.write_text(f"#!/bin/sh\necho {version}\n")
+        program.chmod(0o755)
+        words = ["make", "--dry-run", "test-python", f"PYTHON={program}"]
+        told = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+        environments += re.findall(r"-m venv (\S+)", told)
+    assert environments == ["build/python-3.12.1", "build/python-3.13.0"]

@@ -77,7 +77,8 @@ class KPrototypes(EveryPoint):
     k: Annotated[int, Meta(ge=1, description="number of clusters")] = 8
     categorical: Annotated[list[int] | None, Meta(description="columns of categories, from 0; None: all")] = None
     gamma: Annotated[
-        Annotated[float, Meta(ge=0)] | None, Meta(description="cost of a category that differs; None: from the numbers")
+        Annotated[float, Meta(ge=0, le=1e300)] | None,
+        Meta(description="cost of a category that differs; None: from the numbers"),
     ] = None
     n_init: Annotated[int, Meta(ge=1, description="starts that are tried on the sample")] = 5
 
@@ -244,7 +245,7 @@ class KModes(KPrototypes):
 
     categorical: Annotated[list[int] | None, Meta(description="always all columns")] = None
     gamma: Annotated[
-        Annotated[float, Meta(ge=0)] | None, Meta(description="cost of a category that differs; None: 1")
+        Annotated[float, Meta(ge=0, le=1e300)] | None, Meta(description="cost of a category that differs; None: 1")
     ] = None
 
 

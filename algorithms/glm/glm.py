@@ -23,6 +23,7 @@ from flegel.algorithms.lr.search import Solver, pairs_of, quasi_newton, with_pai
 from flegel.algorithms.moments import mean_of_sample, shares_of
 from flegel.algorithms.rows import row_parts, rows_of, times
 from flegel.configuration.active import active
+from flegel.core.entry_point import EntryPoint
 from flegel.core.pytree import Array
 from flegel.core.shard import DataPoint, Shard, Sparse, make_shard
 from flegel.core.stop_flag import new_flag
@@ -32,6 +33,7 @@ from flegel.declarations.learning import Learning
 from flegel.declarations.placement import ParameterPlacement
 from flegel.declarations.statistics import Statistics
 from flegel.errors import UsageError
+from flegel.wording import setting
 
 FULL_COLUMNS = 1024
 """Up to so many columns all second derivatives are summed (8 MB); beyond, their diagonal, and steps are L-BFGS's."""
@@ -48,6 +50,10 @@ GAP_TO_GUARD = 1e-5
 """A distance to the minimum within which second derivatives are guarded: true ones may leave directions out."""
 OBJECTIVE_ROUNDING = 1e-14
 """A promised decrease below this part of the objective cannot be measured."""
+
+LEAST_BEND = 1e-12
+"""Of the largest second derivative: weights without any go to 0 by the penalty l1."""
+_PROXIMAL_STEP = EntryPoint("flegel.algorithms.coordinate_descent", "proximal_step")
 
 
 class Slopes(NamedTuple):
@@ -118,7 +124,7 @@ class Derivatives(NamedTuple):
 
 
 class GeneralizedLinear(Algorithm):
-    """Base. Minimized is mean(weight · loss) + ½·l2·‖w‖²; the bias is not penalized."""
+    """Base. Minimized is mean(weight · loss) + ½·l2·‖w‖² + l1·‖w‖₁; the bias is not penalized."""
 
     accepts = Accepts(sparse=True, weighted=True, labels="required")
     learning = Learning(
@@ -137,6 +143,7 @@ class GeneralizedLinear(Algorithm):
     lowest_loss = -math.inf  # no row has less; where that is known, trials far away cost the sums no digits
     guards = False  # it has second derivatives for steps that fail with the true ones (`guarded`)
     rule = "a label is missing or infinite"  # what is wrong with labels that do not fit
+    l1 = 0.0  # strength of the penalty on absolute weights; a parameter of models that have it
 
     l2: Annotated[float, Meta(ge=0, description="strength of the penalty ½·l2·‖weights‖² on the mean loss")] = 0.0
     intercept: Annotated[bool, Meta(description="fit a bias besides the weights")] = True
@@ -173,6 +180,11 @@ class GeneralizedLinear(Algorithm):
         if not np.isfinite(labels).all():
             raise UsageError(f"{type(self).__name__}: {GeneralizedLinear.rule}.")
         self._check_unfit(float((~self.fitting(labels)).sum()))
+        if self.l1 and sample.columns > FULL_COLUMNS:
+            raise UsageError(
+                f"{type(self).__name__}: l1 takes at most {FULL_COLUMNS:,} columns, and the data have "
+                f"{sample.columns:,}; use {setting('l1', 0)} with l2, or leave columns out."
+            )
 
     def check_words(self, sample: Sample) -> None:
         """Raise where labels are words, and the model is not one for such."""
@@ -392,7 +404,9 @@ class GeneralizedLinear(Algorithm):
         pairs = parameter.internal_pairs
         diagonal = np.diagonal(sums.curvature) if len(sums.curvature) > 1 else sums.curvature[0]
         diagonal = np.maximum(diagonal, 0.0) / sums.mass + ridge
-        if len(sums.curvature) > 1:
+        if self.l1:
+            step = self._proximal(sums, at, gradient, ridge, parameter)
+        elif len(sums.curvature) > 1:
             step = np.zeros_like(at)
             chosen = np.flatnonzero(free * (diagonal > 0))
             matrix = (sums.curvature[np.ix_(chosen, chosen)] / sums.mass) + np.diag(ridge[chosen])
@@ -410,12 +424,14 @@ class GeneralizedLinear(Algorithm):
                 pairs = with_pair(pairs, at, gradient, parameter.internal_best)
             scale = np.where(diagonal > 0, diagonal, 1.0)
             step = quasi_newton(gradient, pairs, Solver(lambda slope: -slope / scale)) * free
-        promised = float(gradient @ step)
-        gap = max(-promised, 0.0) / 2.0
+        gap = max(-float(gradient @ step), 0.0) / 2.0
         if self.shapes and step[-1] < -0.5 * at[-1]:
             step *= -0.5 * at[-1] / step[-1]  # a scale stays above 0, and points stay where curvature is known
+        if self.l1:
+            bent_by = float(step @ (sums.curvature @ step)) / float(sums.mass) + float(ridge @ step**2)
+            gap = max(-self._promise(gradient, at, step, unit) - 0.5 * bent_by, 0.0)
         step *= min(1.0, self.longest_step / max(float(np.linalg.norm(step)), 1e-300))
-        promised = float(gradient @ step)
+        promised = self._promise(gradient, at, step, unit)
         first = min(search.first, value) if search.best >= 1e299 else search.first
         search = search._replace(best=value, first=max(first, value), promised=promised, length=1.0)
         gap = math.inf if search.bent else gap / self._size(search)
@@ -427,6 +443,29 @@ class GeneralizedLinear(Algorithm):
         if self.guards and not search.guarded and not (measurable and gap > GAP_TO_GUARD):
             return self._to(at, parameter, self._guarded(search))  # where no row has curvature, no step is promised
         return self._to(at + step if measurable else at, parameter, search)
+
+    def _proximal(self, sums: Slopes, at: Array, gradient: Array, ridge: Array, parameter: LinearFit) -> Array:
+        """The step to the minimum of the quadratic model with the penalty l1."""
+        _, unit, free = parameter.internal_metric
+        chosen = np.flatnonzero(free)
+        matrix = sums.curvature[np.ix_(chosen, chosen)] / sums.mass + np.diag(ridge[chosen])
+        places = np.arange(len(chosen))
+        matrix[places, places] = np.maximum(matrix[places, places], LEAST_BEND * max(float(matrix.max()), 1e-300))
+        step = np.zeros_like(at)
+        step[chosen] = _PROXIMAL_STEP(matrix, gradient[chosen], at[chosen], self._least_slopes(unit)[chosen])
+        return step
+
+    def _least_slopes(self, unit: Array) -> Array:
+        """By coordinate: the slope of the loss that the penalty l1 holds at 0."""
+        inside = len(unit) - 1 - self.shapes
+        return np.append(self.l1 / unit[:inside], np.zeros(1 + self.shapes))
+
+    def _promise(self, gradient: Array, at: Array, step: Array, unit: Array) -> float:
+        """Change of the objective by a step, to first order."""
+        promised = float(gradient @ step)
+        if self.l1:
+            promised += float(self._least_slopes(unit) @ (np.abs(at + step) - np.abs(at)))
+        return promised
 
     def _guarded(self, search: NewtonSearch) -> NewtonSearch:
         """The search that looks at its place again, with guarded second derivatives from now on."""
@@ -443,7 +482,7 @@ class GeneralizedLinear(Algorithm):
 
     def penalty(self, weights: Array) -> float:
         free = weights[:-1] if self.offset else weights
-        return float(0.5 * self.l2 * (free @ free))
+        return float(0.5 * self.l2 * (free @ free) + self.l1 * np.abs(free).sum())
 
     def objective(self, aggregator: Slopes, parameter: LinearFit) -> float | None:
         best = float(parameter.internal_search[2])

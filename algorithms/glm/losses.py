@@ -8,7 +8,7 @@ import numpy as np
 from msgspec import Meta
 
 from flegel.algorithm import Sample
-from flegel.algorithms.estimators import fitted_glm
+from flegel.algorithms.estimators import fitted_glm, fitted_planes
 from flegel.algorithms.glm.dense import CompiledLoss
 from flegel.algorithms.glm.glm import Derivatives, GeneralizedLinear, LinearFit, Slopes
 from flegel.algorithms.glm.places import GAMMA, GUARDED_HUBER, HINGE, HUBER, MOST_SCORE, POISSON
@@ -18,6 +18,7 @@ from flegel.declarations.figures import ReportedFigures
 from flegel.errors import UsageError
 from flegel.wording import setting
 
+L1 = Meta(ge=0, description="strength of the penalty l1·‖weights‖₁ on the mean loss, which makes weights 0")
 LEAST_POSITIVE = 5e-324
 """The least float64 above 0."""
 
@@ -39,6 +40,8 @@ class LogLink(GeneralizedLinear):
 
     longest_step = 2.0
     lowest_loss = 0.0
+
+    l1: Annotated[float, L1] = 0.0
 
     def start(self, labels: Array, shares: Array, offsets: Array) -> tuple[float, Array]:
         """The bias with the right mean: of labels, and of exp(offset + bias)."""
@@ -158,6 +161,7 @@ class LinearSVM(GeneralizedLinear):
     figures = ReportedFigures(shown=("accuracy",))
     lowest_loss = 0.0
 
+    l1: Annotated[float, L1] = 0.0
     boundary: Annotated[float, Meta(description="labels above it are +1, others -1")] = 0.5
 
     def check_words(self, sample: Sample) -> None:
@@ -196,3 +200,6 @@ class LinearSVM(GeneralizedLinear):
 
     def figures_of(self, answers: Array, labels: Array) -> dict[str, float]:
         return {"accuracy": float((answers == (labels > self.boundary)).mean()) if len(labels) else 0.0}
+
+    def to_sklearn(self, parameter: LinearFit, classes: list[str] | None) -> Any:
+        return fitted_planes(parameter, float(parameter.internal_search[1]), self.l2)

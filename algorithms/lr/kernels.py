@@ -175,16 +175,16 @@ def _turn(parts, target):
 def _sparse_many(rows, labels, state, masses, turned, fixed, goal, start, end, flag):
     """Sparse rows of three or more classes.
 
-    `turned`: what `_ByColumn.turned` returns; each row has a number an output, and zeros up to whole vectors, and
-    `parts` and `bent_parts` are 0 before and after. `fixed`: labels of the classes, `metric` (precondition.py; its row
-    1 is the unit of each column) and what `visit` takes of the model. `goal`: the statistics that are added to, of
-    which `sums` are those of one call, and `curvature` has one row an output where only its diagonal is kept.
+    `turned`: what `_ByColumn.turned` returns; each row has a number an output, and zeros up to whole vectors. `fixed`:
+    labels of the classes, `metric` (precondition.py; its row 1 is the unit of each column) and what `visit` takes of
+    the model. `goal`: the statistics that are added to, of which `sums` are those of one call, and `curvature` has one
+    row an output where only its diagonal is kept. Returns the first row that was not visited, and whether `bent_parts`
+    were added to.
     """
     indptr, indices, values = rows
     (weights, bias, parts, bent_parts), (classes, metric, model) = turned, fixed
     gradient, curvature, counts, sums = goal
-    outputs, columns = gradient.shape
-    width, diagonal = weights.shape[1], curvature.shape[1] == 1
+    outputs, width, diagonal = gradient.shape[0], weights.shape[1], curvature.shape[1] == 1
     scores, steps, bends = np.empty(width), np.zeros(width), np.zeros(width)
     curvature_changed, i = False, start
     while i < end and not raised(flag):
@@ -208,10 +208,7 @@ def _sparse_many(rows, labels, state, masses, turned, fixed, goal, start, end, f
                 if bends[k] != 0.0:
                     sparse_outer(indices[first:last], values[first:last], bends[k], metric, curvature[k])
         i += 1
-    _turn(parts, gradient)
-    if curvature_changed:
-        _turn(bent_parts, curvature.reshape(outputs, columns))
-    return i
+    return i, curvature_changed
 
 
 def _zeros(columns: int, width: int) -> Array:
@@ -222,16 +219,18 @@ def _zeros(columns: int, width: int) -> Array:
 
 
 class _ByColumn:
-    """θ and sums of a kernel over sparse rows, column by column. A θ is turned once; sums go to the statistics at the
-    end of every call."""
+    """θ and sums of a kernel over sparse rows, column by column. A θ is turned once; sums go to the statistics when the
+    blocks of a call are done: they have as many numbers as some thousand rows."""
 
     def __init__(self) -> None:
         self._last: Array | None = None
         """The weights that `_weights` were made of: a call may visit a few rows only."""
         self._weights = self._parts = self._bent_parts = np.empty((0, 0))
+        self.bent = False
+        """The curvature's sums were added to."""
 
     def turned(self, weights: Array, bias: Array) -> tuple[Array, Array, Array, Array]:
-        """Weights, bias, and room for sums of the gradient and the curvature, which is 0."""
+        """Weights, bias, and sums of the gradient and the curvature since the last `finish`."""
         outputs, columns = weights.shape
         width = -(-outputs // OUTPUTS_AT_ONCE) * OUTPUTS_AT_ONCE
         if self._weights.shape != (columns, width):
@@ -243,6 +242,19 @@ class _ByColumn:
         wide_bias = np.zeros(width)
         wide_bias[:outputs] = bias
         return self._weights, wide_bias, self._parts, self._bent_parts
+
+    def finish(self, aggregator: Any) -> None:
+        """Add the sums to the statistics."""
+        if not len(self._parts):
+            return
+        _turn(self._parts, aggregator.gradient)
+        if self.bent:
+            outputs, kept, columns = aggregator.curvature.shape
+            target = aggregator.curvature if kept == 1 else np.zeros((outputs, 1, columns))
+            _turn(self._bent_parts, target.reshape(outputs, columns))
+            if kept > 1:  # kept in the first row
+                aggregator.curvature[:, :1] += target
+        self.bent = False
 
 
 @njit(nogil=True, cache=True)
@@ -750,9 +762,11 @@ def kernel_for(memory: bool, home: Shard, outputs: int) -> Kernel:
     memory_factor = 1.0 if memory else 0.0
     by_column = _ByColumn()
 
-    def run(shard: Shard, parameter: Tree, aggregator: Tree, start: int, end: int, iteration: int, flag: Array) -> int:
+    def block(
+        shard: Shard, parameter: Tree, aggregator: Tree, start: int, end: int, iteration: int, flag: Array
+    ) -> int:
         """Visit points by the kernel for this layout (dense tiles, or sparse with two or many classes) and add what
-        they change."""
+        they change; what sums of sparse rows by columns hold is added by `finish`."""
         labels, rows = shard.labels, shard.features
         theta, constants, sums = _open(parameter, aggregator, memory_factor)
 
@@ -765,12 +779,20 @@ def kernel_for(memory: bool, home: Shard, outputs: int) -> Kernel:
         elif len(parameter.weights) == 1:
             reached = _sparse_two(rows[:3], labels, *rest(theta))  # indptr, indices, values
         else:
-            reached = _sparse_many(rows[:3], labels, *rest(by_column.turned(*theta)))
+            reached, bent = _sparse_many(rows[:3], labels, *rest(by_column.turned(*theta)))
+            by_column.bent = by_column.bent or bent
         _close(sums, aggregator)
         return int(reached)
 
+    def run(shard: Shard, parameter: Tree, aggregator: Tree, start: int, end: int, iteration: int, flag: Array) -> int:
+        """The same, with all that they change."""
+        reached = block(shard, parameter, aggregator, start, end, iteration, flag)
+        by_column.finish(aggregator)
+        return reached
+
     sparse = isinstance(home.features, Sparse)
     if sparse and outputs > 1:
+        run.block, run.finish = block, by_column.finish  # type: ignore[attr-defined]
         return run
     labels = home.labels if sparse else _vector_labels(home.labels)
     code = _TEAMS["serve_sparse_two" if sparse else "serve_dense"]

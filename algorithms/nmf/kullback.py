@@ -107,11 +107,13 @@ class KLNMF(Algorithm):
         return KLFactors(factors, np.array([scale]), np.array([float(sample.points), 0.0, 0.0]), gathered)
 
     def continueParameter(self, previous: KLFactors, sample: Sample, rng: np.random.Generator) -> KLFactors:
-        """H of before, for these rows."""
+        """H of before, for these rows; a column that was 0 in all rows before begins anew, since products keep a 0."""
         fresh = self.initParameter(sample, rng)
         if previous.factors.shape != fresh.factors.shape:
             raise UsageError("KLNMF: start= has another rank or number of columns than this job.")
-        return fresh._replace(factors=previous.factors, scale=previous.scale)
+        known = previous.factors.any(axis=1, keepdims=True)
+        factors = np.where(known, previous.factors, fresh.factors * float(previous.factors.mean()))
+        return fresh._replace(factors=factors, scale=previous.scale)
 
     def initState(self, points: int, columns: int, rng: np.random.Generator) -> Array:
         state = np.zeros((points, self.rank + 2), self.precision)

@@ -5,12 +5,13 @@
 LeNet and a small GPT (an image as 49 tokens, each seeing those before it) are trained for real on Fashion-MNIST by
 eight sites on virtual time (`bench/sites/training.py`): a step of Adam for each 16 images of a site, with twice the
 rate of `central`; links of 100 Mbit/s; in each interval of two seconds 5 % of the sites fail and are away for two
-intervals. `waiting`: every round waits for all sites, nobody trains meanwhile, all of θ in float64, a round after 128
-images of each. `quorum`: 60 % of the sites, sites train on, int4 in eight fragments, one of which is sent after each 16
-images, so all of them in as many images as `waiting` takes for one round. `central`: one site with all rows and as many
-visits. Loss and accuracy are those of θ that all sites have in common. Goodput: visits that results have counted, of
-all that sites without failures could have made; `there`: the part of the time in which sites are not away. Bytes are
-those of contributions and results of one site in a round. Seeds are drawn. Needs torch.
+intervals (`--away 1`: for one, so that 5 % of the sites are away in a round). `waiting`: every round waits for all
+sites, nobody trains meanwhile, all of θ in float64, a round after 128 images of each. `quorum`: 60 % of the sites,
+sites train on, int4 in eight fragments, one of which is sent after each 16 images, so all of them in as many images as
+`waiting` takes for one round. `central`: one site with all rows and as many visits. Loss and accuracy are those of θ
+that all sites have in common. Goodput: visits that results have counted, of those that they count without failures
+(with a tiny network: θ does not matter); `there`: the part of the time in which sites are not away. Bytes are those of
+contributions and results of one site in a round. Seeds are drawn. Needs torch.
 """
 
 from __future__ import annotations
@@ -40,7 +41,6 @@ FRAGMENTS = 8
 RATE_OF_SITES = 2.0  # times that of one: each takes an eighth of the steps, and a mean of eight is less noisy
 ACCURACY_IMAGES = 2000
 FAILING = 0.05  # of the sites, in each interval
-AWAY_INTERVALS = 2
 STEPS = round(INTERVAL * SPEED / BATCH)  # of a site in an interval
 WAITING = Agreement(STEPS, waits=True, silence=1000.0, commit_rows=BATCH)
 QUORUM = Agreement(STEPS, Quorum(share=0.6), "int4", FRAGMENTS, "visits", silence=1000.0, commit_rows=BATCH)
@@ -72,7 +72,19 @@ class SmallGPT(ImageNetwork):
         return Decoder(self.classes)
 
 
-NETWORKS: dict[str, tuple[type[ImageNetwork], float]] = {"lenet": (LeNet, 0.002), "gpt": (SmallGPT, 0.003)}
+class Tiny(ImageNetwork):
+    """Too small to learn much: courses of which only the times count."""
+
+    def build(self) -> Any:
+        from torch import nn
+
+        assert self.classes is not None
+        return nn.Sequential(nn.AvgPool2d(7), nn.Flatten(), nn.Linear(16, self.classes))
+
+
+NETWORKS: dict[str, tuple[type[ImageNetwork], float]] = {
+    "lenet": (LeNet, 0.002), "gpt": (SmallGPT, 0.003), "tiny": (Tiny, 0.003),
+}  # fmt: skip
 """And the learning rate of one site alone."""
 
 
@@ -82,13 +94,13 @@ def network(name: str, sites: int) -> Any:
     return kind(optimizer="adam", lr=times * rate, batch=None, micro_batch=BATCH, epochs=10_000)
 
 
-def outages(rng: np.random.Generator, seconds: float) -> tuple[tuple[float, float], ...]:
-    """When a site is away: 5 % of its intervals begin a failure."""
+def outages(rng: np.random.Generator, seconds: float, away: int) -> tuple[tuple[float, float], ...]:
+    """When a site is away: 5 % of its intervals begin a failure, for so many of them."""
     now, found = 0.0, list[tuple[float, float]]()
     while now < 10 * seconds:
         now += INTERVAL
         if rng.random() < FAILING:
-            found.append((now, now + AWAY_INTERVALS * INTERVAL))
+            found.append((now, now + away * INTERVAL))
             now = found[-1][1]
     return tuple(found)
 
@@ -108,16 +120,24 @@ class Course:
 
 
 def course(
-    name: str, images: Images, chosen: Array, seed: int, agreement: Agreement, seconds: float, sites: int, tested: int
+    name: str,
+    images: Images,
+    chosen: Array,
+    seed: int,
+    agreement: Agreement,
+    options: argparse.Namespace,
+    sites: int,
+    away: int,
 ) -> Course:
-    """`chosen`: images that are trained on. `tested`: images for the loss, once an interval."""
+    """`chosen`: images that are trained on. `away`: intervals for which a site that fails is away; 0: none fails."""
+    seconds = options.seconds
     algorithm, rng = network(name, sites), np.random.default_rng([seed, 9])
     rows, labels = np.ascontiguousarray(images.train[0][chosen]), images.train[1][chosen]
     plan = prepared(algorithm, (rows, labels), seed)
     places = [
         Place(
             (np.ascontiguousarray(rows[at::sites]), labels[at::sites]), SPEED * SITES / sites, LINK, LATENCY,
-            outages(rng, seconds) if sites > 1 else (),
+            outages(rng, seconds, away) if away else (),
         )
         for at in range(sites)
     ]  # fmt: skip
@@ -126,7 +146,7 @@ def course(
     for now in np.arange(INTERVAL, seconds + 0.1, INTERVAL):
         world.run_until(float(now))
         theta = world.common_parameter if sites > 1 else world.parameter
-        curve.append((float(now), float(algorithm.evaluate(x[:tested], y[:tested], theta).objective)))
+        curve.append((float(now), float(algorithm.evaluate(x[: options.tested], y[: options.tested], theta).objective)))
     found = algorithm.evaluate(x[:ACCURACY_IMAGES], y[:ACCURACY_IMAGES], theta)
     return Course(curve, float(found.metrics["accuracy"]), world)
 
@@ -137,25 +157,27 @@ def there(world: TrainingWorld, seconds: float) -> float:
     return 1.0 - sum(away) / (seconds * len(world.sites))
 
 
-def compared(name: str, images: Images, chosen: Array, seed: int, seconds: float, tested: int) -> dict[str, Any]:
+def compared(name: str, images: Images, chosen: Array, seed: int, options: argparse.Namespace) -> dict[str, Any]:
     """One seed: the loss that waiting reaches in the end, and how soon the quorum had it."""
-    took = time.process_time()
-    waited = course(name, images, chosen, seed, WAITING, seconds, SITES, tested)
-    ours = course(name, images, chosen, seed, QUORUM, seconds, SITES, tested)
-    central = course(name, images, chosen, seed, CENTRAL, seconds, 1, tested)
+    took, away, seconds = time.process_time(), options.away, options.seconds
+    waited = course(name, images, chosen, seed, WAITING, options, SITES, away)
+    ours = course(name, images, chosen, seed, QUORUM, options, SITES, away)
+    central = course(name, images, chosen, seed, CENTRAL, options, 1, 0)
+    whole = course("tiny", images, chosen, seed, QUORUM, options, SITES, 0)
     aim = min(loss for _, loss in waited.curve)
     first, reached = waited.reached(aim), ours.reached(aim)
     assert first is not None
     sent = [one.world.bytes_of_a_round for one in (waited, ours)]
-    possible = seconds * SPEED * SITES
+    without = whole.world.counted_visits
     return {
         "model": name, "seed": seed, "loss": round(aim, 4), "waiting_seconds": first, "quorum_seconds": reached,
         "time_ratio": None if reached is None else round(reached / first, 3),
         "rounds_waiting": waited.world.results[-1][1], "rounds_quorum": ours.world.results[-1][1],
         "bytes_waiting": round(sent[0]), "bytes_quorum": round(sent[1]), "bytes_ratio": round(sent[0] / sent[1], 1),
         "accuracy_waiting": waited.accuracy, "accuracy_quorum": ours.accuracy, "accuracy_central": central.accuracy,
-        "goodput": round(ours.world.counted_visits / possible, 3), "there": round(there(ours.world, seconds), 3),
-        "goodput_waiting": round(waited.world.counted_visits / possible, 3),
+        "away_intervals": away, "goodput": round(ours.world.counted_visits / without, 3),
+        "there": round(there(ours.world, seconds), 3),
+        "goodput_waiting": round(waited.world.counted_visits / without, 3),
         "processor_seconds": round(time.process_time() - took, 1),
     }  # fmt: skip
 
@@ -166,6 +188,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=2048)
     parser.add_argument("--tested", type=int, default=300)
     parser.add_argument("--seconds", type=float, default=48.0, help="virtual seconds of a course")
+    parser.add_argument("--away", type=int, default=2, help="intervals for which a site that fails is away")
     parser.add_argument("--seeds", type=int, default=8)
     parser.add_argument("--networks", default="lenet,gpt")
     parser.add_argument("--summary", type=Path)
@@ -175,7 +198,7 @@ def main() -> None:
     for name in options.networks.split(","):
         for seed in seeds:
             chosen = np.random.default_rng(seed).permutation(len(images.train[0]))[: options.rows]
-            lines.append(compared(name, images, chosen, seed, options.seconds, options.tested))
+            lines.append(compared(name, images, chosen, seed, options))
             print(json.dumps(lines[-1]), flush=True)
             if options.summary:  # after each seed, so that what was done stays when it is interrupted
                 figures = {"seeds": seeds, "lines": lines}

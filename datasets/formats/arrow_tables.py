@@ -106,7 +106,7 @@ class _Arrow:
     def read(self, block: int, columns: list[str]) -> Any:
         pa = import_pyarrow()
         with _whole_file(self.path):
-            found = pa.Table.from_batches([self._batch(block)]).select(columns)
+            found = _selected(pa.Table.from_batches([self._batch(block)]), columns)
             if (block, *columns) not in self._validated:  # reads all values; a large block is asked for part by part
                 found.validate(full=True)
                 self._validated.add((block, *columns))
@@ -114,8 +114,8 @@ class _Arrow:
 
     def gaps(self, columns: list[str]) -> bool:
         """Whether a value is missing."""
-        batches = (self._batch(i) for i in range(self.batches))
-        return any(batch.column(name).null_count for batch in batches for name in columns)
+        found = (self._batch(i).column(name) for i in range(self.batches) for name in columns)
+        return any(c.null_count or getattr(getattr(c, "dictionary", None), "null_count", 0) for c in found)
 
 
 class _ArrowStream(_Arrow):
@@ -144,6 +144,11 @@ class _ArrowStream(_Arrow):
         pa = import_pyarrow()
         message = pa.ipc.read_message(pa.BufferReader(self._whole.slice(self._begins[block])))
         return pa.ipc.read_record_batch(message, self.schema)
+
+
+def _selected(table: Any, columns: Sequence[str]) -> Any:
+    """The columns with these names: all of them where a name is that of several."""
+    return table.select([at for name in columns for at, own in enumerate(table.column_names) if own == name])
 
 
 @contextmanager
@@ -437,4 +442,11 @@ class ArrowTable(FileTable):
         for block, rows in enumerate(self.blocks.counts):
             if rows:
                 table = self.blocks.read(block, sorted({stored[k] for k in wanted}))
-                yield [column_of(table.column(stored[k]), self.names[k], self.origin) for k in wanted]
+                read: dict[str, list[int]] = {}  # several columns may have one name; they keep their order
+                for at, name in enumerate(table.column_names):
+                    read.setdefault(name, []).append(at)
+                places = [read[stored[k]][stored[:k].count(stored[k])] for k in wanted]
+                yield [
+                    column_of(table.column(at), self.names[k], self.origin)
+                    for k, at in zip(wanted, places, strict=True)
+                ]

@@ -145,3 +145,12 @@ def scratch(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
             f"A shard of {size:,} bytes is above the memory limit and cannot be put into a scratch file "
             f"({error.strerror or error}); point FLEGEL_SCRATCH to a folder with space that you may write to."
         ) from None
+
+
+def in_scratch_file(array: Any) -> bool:
+    """The array is a part of a map of a file."""
+    while isinstance(array, np.ndarray):
+        if isinstance(array, np.memmap):
+            return True
+        array = array.base
+    return False

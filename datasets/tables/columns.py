@@ -244,9 +244,11 @@ def _arrow_column(column: Any, name: str, origin: str) -> RawColumn:
         column = column.combine_chunks()
         column = column.chunk(0) if isinstance(column, pyarrow.ChunkedArray) else column
     if types.is_dictionary(kind):
-        texts = tuple(text_of(value) for value in column.dictionary.to_pylist())
-        codes = column.indices.fill_null(-1).to_numpy(zero_copy_only=False)
-        return RawColumn("category", np.asarray(codes, np.int64), texts)
+        named = [None if value is None else text_of(value) for value in column.dictionary.to_pylist()]
+        codes = np.asarray(column.indices.fill_null(-1).to_numpy(zero_copy_only=False), np.int64)
+        known = {text: code for code, text in enumerate(dict.fromkeys(text for text in named if text is not None))}
+        places = np.array([-1 if text is None else known[text] for text in named] + [-1], np.int64)
+        return RawColumn("category", places[codes], tuple(known))
     if types.is_boolean(kind):
         return RawColumn("boolean", _floats(column.cast(pyarrow.int8())))
     if types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind):
@@ -255,7 +257,8 @@ def _arrow_column(column: Any, name: str, origin: str) -> RawColumn:
         moments = column.cast(pyarrow.timestamp("us"), safe=False)
         return RawColumn("date", days(np.asarray(moments.to_numpy(zero_copy_only=False), "datetime64[us]")))
     if types.is_duration(kind):
-        return RawColumn("number", _floats(column.cast(pyarrow.int64()).cast(pyarrow.float64(), safe=False)))
+        lengths = column.cast(pyarrow.duration("us"), safe=False).to_numpy(zero_copy_only=False)
+        return RawColumn("number", days(np.asarray(lengths, "timedelta64[us]")))
     if types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind):
         encoded = column.cast(pyarrow.large_string()).dictionary_encode()
         codes = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)

@@ -72,7 +72,7 @@ def to_onnx(estimator: Any, columns: int) -> tuple[bytes, int]:
     cluster, or in all numbers."""
     import numpy as np
 
-    from flegel.algorithms.exported import probe_rows
+    from flegel.algorithms.exported import last_step, probe_rows
 
     try:
         import onnxruntime
@@ -80,7 +80,9 @@ def to_onnx(estimator: Any, columns: int) -> tuple[bytes, int]:
         from skl2onnx.common.data_types import FloatTensorType
     except ImportError:
         raise UsageError(NOT_INSTALLED) from None
-    made = convert_sklearn(estimator, initial_types=[("X", FloatTensorType([None, columns]))])
+    plane = type(last_step(estimator)).__name__ == "LinearSVC"  # skl2onnx gives it options that it does not take
+    options = {id(last_step(estimator)): {"raw_scores": True}} if plane else None
+    made = convert_sklearn(estimator, initial_types=[("X", FloatTensorType([None, columns]))], options=options)
     made.ir_version = min(made.ir_version, ONNX_IR_VERSION)
     content = bytes(made.SerializeToString())
     rows = probe_rows(estimator, columns, COMPARED_ROWS)

@@ -65,6 +65,8 @@ class GroupSlave:
         self._table = MemberTable("", active().groups.slave_silence_seconds, active().groups.slave_silence_seconds)
         self._process: subprocess.Popen[bytes] | None = None
         self.group = ""
+        self._staffed = False
+        """A running job of its group has had as many workers as there are slots, since this slave joined."""
         self._moved_at = clock.now()
         self.moves: list[tuple[str, str, str]] = []
         """From, to, why."""
@@ -85,6 +87,9 @@ class GroupSlave:
     def look(self) -> str:
         """Read the loads of all groups, measure the round trips, and move to another group where that is better;
         returns the reason of the decision."""
+        if not self._staffed:  # there was no job, or one that was loading and could not be scaled
+            with self._asking(self._masters[self.group]) as client:
+                self._staff(client)
         groups = self.seen()
         if not groups:
             return "no group tells its load"
@@ -127,6 +132,7 @@ class GroupSlave:
     def _attach(self, group: str) -> None:
         """Start a slave process for the master of this group, and wait until that master lists it."""
         self.group, address = group, self._masters[group]
+        self._staffed = False
         self._process = self._start(address)
         until = clock.now() + active().groups.registration_seconds
         with self._asking(address) as client:
@@ -145,10 +151,12 @@ class GroupSlave:
     def _staff(self, client: MasterClient) -> None:
         """Every running job gets as many workers as its master has slots."""
         slots = sum(slave.slots for slave in client.slaves() if slave.state == "here")
-        for job in client.jobs():
-            if job.state == "running" and slots and job.workers != slots:
+        running = [job for job in client.jobs() if job.state == "running"]
+        for job in running:
+            if slots and job.workers != slots:
                 _log.info("%s: %s workers for %s", self.group, slots, job.job)
                 client.scale(job.job, slots)
+        self._staffed = bool(running)
 
     @contextlib.contextmanager
     def _asking(self, address: str) -> Iterator[MasterClient]:

@@ -43,6 +43,15 @@ class LivenessSettings:
             1,
         ),
     ] = 0.5
+    hook_timeouts_of_module: Annotated[
+        float,
+        Setting(
+            "hook timeouts",
+            "The module of a class may take so many in a worker: it imports libraries such as PyTorch, perhaps from a "
+            "cold disk and beside others.",
+            1,
+        ),
+    ] = 4.0
     crashes_in_a_row: Annotated[
         int,
         Setting(

@@ -75,10 +75,6 @@ class GatedStore(LocalStore):
         """Workers whose model did not pass in the last fold, and why."""
         return self._failed
 
-    def excluded(self) -> list[int]:
-        """Workers that did not pass in the last fold, nor in so many before it that they are to leave (N_τ)."""
-        return [worker for worker in self._failed if self._gates[worker].excluded]
-
     def _passes(self, worker: int, change: Tree, place: str) -> bool:
         gate = self._gates.setdefault(worker, self._new_gate())
         score = self._score_of(worker, change, place)

@@ -137,8 +137,8 @@ class HuberRegressor(_Newton, linear_model.HuberRegressor):  # type: ignore[misc
 
 @with_engine_parameters
 class LinearSVC(_Newton, svm.LinearSVC):  # type: ignore[misc]
-    """Planes between classes, one against the rest, with squared hinge loss and squared penalty; others are refused.
-    Parameters as in scikit-learn; `dual` and `random_state` change nothing."""
+    """Planes between classes, one against the rest, with squared hinge loss and a squared or absolute penalty; others
+    are refused. Parameters as in scikit-learn; `dual` and `random_state` change nothing."""
 
     random_state = None
     warm_start = False
@@ -163,7 +163,9 @@ class LinearSVC(_Newton, svm.LinearSVC):  # type: ignore[misc]
             weights = each[numbers] * (np.ones(len(y)) if weights is None else weights)
         mass = float(X.shape[0] if weights is None else weights.sum())
         dtype, rows = X.dtype, self._with_column(X)
-        algorithm = losses.LinearSVM(l2=1.0 / (float(self.C) * mass), intercept=False)
+        strength = 1.0 / (float(self.C) * mass)
+        penalty = {"l1": strength} if self.penalty == "l1" else {"l2": strength}
+        algorithm = losses.LinearSVM(**penalty, intercept=False)
         positives = [1] if len(self.classes_) == 2 else range(len(self.classes_))
         passes, planes = 1, []
         for positive in positives:
@@ -190,15 +192,19 @@ class LinearSVC(_Newton, svm.LinearSVC):  # type: ignore[misc]
         return f"Liblinear failed to converge, increase the number of iterations. ({reason}.)"
 
     def _refuse(self) -> None:
-        if self.multi_class == "ovr" and self.loss == "hinge" and self.penalty == "l1":
+        hinge, absolute = self.loss == "hinge", self.penalty == "l1"
+        unknown = (hinge and (absolute or self.dual is False)) or (absolute and self.dual is True)
+        if self.multi_class == "ovr" and unknown:  # scikit-learn has no solver for these, either
+            when = "is not supported" if hinge and absolute else f"are not supported when dual={self.dual}"
+            given = f"penalty={self.penalty!r}, loss={self.loss!r}, dual={self.dual!r}"
             raise ValueError(
-                "Unsupported set of arguments: The combination of penalty='l1' and loss='hinge' is not supported, "
-                f"Parameters: penalty='l1', loss='hinge', dual={self.dual}"
+                f"Unsupported set of arguments: The combination of penalty={self.penalty!r} and loss={self.loss!r} "
+                f"{when}, Parameters: {given}"
             )
-        if self.penalty != "l2" or self.loss != "squared_hinge" or self.multi_class != "ovr":
+        if hinge or self.multi_class != "ovr":
             raise ValueError(
-                f"LinearSVC here has penalty='l2', loss='squared_hinge' and multi_class='ovr', not {self.penalty!r}, "
-                f"{self.loss!r} and {self.multi_class!r}; for others use sklearn.svm.LinearSVC."
+                f"LinearSVC here has loss='squared_hinge' and multi_class='ovr', not {self.loss!r} and "
+                f"{self.multi_class!r}; for others use sklearn.svm.LinearSVC."
             )
         if self.fit_intercept and not self.intercept_scaling > 0:
             raise ValueError(

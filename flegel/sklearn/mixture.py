@@ -26,6 +26,13 @@ from flegel.algorithms.gmm.moments import Mixture
 from flegel.core.pytree import Array
 from flegel.sklearn.base import EngineEstimator
 
+COLLAPSED = 1e-11
+"""Of a column's variance: ten times what the algorithm raises all to, so that sums of squares can tell them from 0."""
+ILL_DEFINED = (
+    "Fitting the mixture model failed because some components have ill-defined empirical covariance (for instance "
+    "caused by singleton or collapsed samples). Try to decrease the number of components, increase reg_covar, or scale "
+    "the input data."
+)
 INIT_PARAMS = ("kmeans", "k-means++", "random", "random_from_data")
 
 
@@ -33,12 +40,13 @@ class GaussianMixture(DensityMixin, EngineEstimator):  # type: ignore[misc]
     """A mixture of Gaussians. Parameters as in scikit-learn; besides:
 
     `reg_covar`: the least variance; scikit-learn adds it to all, here only smaller ones are raised, so the likelihood
-    is at least as high. `regularization`: the same as a fraction of a column's variance without its outliers. `n_init`:
-    starts from clusters of k-means that are tried on a sample; the best is trained on all rows. `init_params`: kmeans,
-    or the means alone: k-means++, random_from_data, random (of random responsibilities). `tol`: the fit ends when a
-    pass over the rows changes the log-likelihood by less, relatively. `max_iter`: passes; with 0 the start is the
-    model. `verbose_interval` changes nothing. `workers`, `sync`, `cluster`: see `flegel.run`. `target`: the fit ends at
-    this log-likelihood. `fit` takes sample weights.
+    is at least as high. `regularization`: the same as a fraction of a column's variance without its outliers; None:
+    1e-6, but with `reg_covar=0` none is raised, and a component without variance is refused, as in scikit-learn.
+    `n_init`: starts from clusters of k-means that are tried on a sample; the best is trained on all rows.
+    `init_params`: kmeans, or the means alone: k-means++, random_from_data, random (of random responsibilities). `tol`:
+    the fit ends when a pass over the rows changes the log-likelihood by less, relatively. `max_iter`: passes; with 0
+    the start is the model. `verbose_interval` changes nothing. `workers`, `sync`, `cluster`: see `flegel.run`.
+    `target`: the fit ends at this log-likelihood. `fit` takes sample weights.
     """
 
     def __init__(
@@ -58,7 +66,7 @@ class GaussianMixture(DensityMixin, EngineEstimator):  # type: ignore[misc]
         warm_start: bool = False,
         verbose: int = 0,
         verbose_interval: int = 10,
-        regularization: float = 1e-6,
+        regularization: float | None = None,
         workers: int | None = None,
         sync: str | None = None,
         cluster: Any = None,
@@ -100,6 +108,8 @@ class GaussianMixture(DensityMixin, EngineEstimator):  # type: ignore[misc]
             return self
         before = self.lower_bound_ if known is not None else None
         result = self._train(algorithm, X, None, weights, start=start)
+        if result.converged:  # a fit that was cut short says so in a warning
+            self._refuse_collapsed(X, result.parameter)
         self._take(result, X, weights)
         if before is not None and self.tol is not None:  # one pass alone cannot tell that nothing changes any more
             self.converged_ |= abs(self.lower_bound_ - before) <= float(self.tol) * abs(self.lower_bound_)
@@ -130,16 +140,39 @@ class GaussianMixture(DensityMixin, EngineEstimator):  # type: ignore[misc]
         if self.covariance_type not in TYPES:
             raise ValueError(f"covariance_type must be one of {list(TYPES)}, not {self.covariance_type!r}.")
         for name in ("regularization", "reg_covar"):
-            if not getattr(self, name) >= 0:
-                raise ValueError(f"{name} must not be negative, but is {getattr(self, name)!r}.")
+            value = getattr(self, name)
+            if value is not None and not value >= 0:
+                raise ValueError(f"{name} must not be negative, but is {value!r}.")
         return GMM(
             k=int(self.n_components),
             covariance=self.covariance_type,
-            regularization=float(self.regularization),
+            regularization=self._least_part(),
             least_variance=float(self.reg_covar),
             init=self._first_means(X, weights),
             n_init=self._check_number("n_init", 1),
         )
+
+    def _least_part(self) -> float:
+        """The least variance, as a fraction of a column's."""
+        if self.regularization is not None:
+            return float(self.regularization)
+        return 1e-6 if self.reg_covar > 0 else 0.0
+
+    def _refuse_collapsed(self, X: Any, theta: Mixture) -> None:
+        """Where no variance is raised, the likelihood of a component that has none in some direction has no maximum."""
+        if self.reg_covar > 0 or self._least_part() > 0:
+            return
+        spread = np.asarray(X, np.float64).std(axis=0)
+        unit = np.where(spread > 0, spread, 1.0)
+        shared = covariances_of(
+            theta.covariances, "full" if self.covariance_type in ("full", "tied") else "diag", len(unit)
+        )
+        if shared.ndim == 3:
+            variances = np.linalg.eigvalsh(shared / np.outer(unit, unit))
+        else:
+            variances = shared / (unit**2 if self.covariance_type == "diag" else unit.max() ** 2)
+        if not (variances > COLLAPSED).all():
+            raise ValueError(ILL_DEFINED)
 
     def _first_means(self, X: Any, weights: Array | None) -> Any:
         """`init` of the engine's algorithm: a word, or means."""

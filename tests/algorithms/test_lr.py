@@ -21,6 +21,7 @@ from flegel.core.shard import Sparse, make_shard
 from flegel.core.stop_flag import new_flag
 from flegel.errors import UsageError
 from flegel.runtime.backends.numba.interpreted_loop import interpreted
+from flegel.runtime.backends.numba.team_threads import InterpretedCalls, Sums, Team
 
 
 def problem(points: int = 300, columns: int = 7, classes: int = 2, dtype: Any = np.float64) -> tuple[Any, Any]:
@@ -377,3 +378,29 @@ def test_one_class_is_one_sentence() -> None:
     assert run.algorithm.baseline(run.statistics, run.parameter) > run.objectives[-1], "no word of a bad start"
     (only,) = run.algorithm.warnings(run.statistics, run.parameter)
     assert only.startswith("There is only one class: every label is 0")
+
+
+@pytest.mark.parametrize("columns", [7, 330])  # all second derivatives, and their diagonal
+@pytest.mark.parametrize("by_block", [False, True])
+def test_blocks_of_sparse_rows_of_many_classes_bring_what_one_call_brings(columns: int, by_block: bool) -> None:
+    """Threads of a team add what their blocks have summed by columns once, where statistics are those of a thread."""
+    rows, labels = problem(300, columns, classes=5)
+    rows[np.random.default_rng(0).random(rows.shape) < 0.8] = 0.0
+    data, algorithm = sparse_of(rows), LR(classes=[float(c) for c in range(5)], l2=0.01)
+    sample = sample_of(data, labels)
+    parameter = algorithm.initParameter(sample, np.random.default_rng(0))
+    parameter.internal_visit[1] = 1.0
+    found = []
+    for edges in ([0, 300], [0, 40, 41, 200, 230, 300]):
+        share = make_shard(data, labels, np.zeros((300, 12), np.float32))
+        empty = algorithm.initAggregator(sample, parameter)
+        total, team = Sums(empty), Team(2)
+        calls = InterpretedCalls(team, [algorithm.kernel(share) for _ in range(2)], empty, by_block)
+        for _ in range(2):  # nothing of the first time is added again
+            share.state[:], total = 0.0, Sums(empty)
+            assert calls.visit(share, pytree.read_only(parameter), edges, 0, new_flag(), total).reached == 300
+        team.close()
+        found.append(total.tree)
+    assert found[0].gradient.any() and found[0].curvature.any()
+    for name, one, other in zip(found[0]._fields, *found, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-9 * max(np.abs(one).max(), 1e-300), err_msg=name)

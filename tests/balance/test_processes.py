@@ -14,6 +14,7 @@ import pytest
 import flegel
 from flegel import Accepts, Algorithm, Learning, LocalCluster
 from flegel.algorithms.clusters.sized_kmeans import SizedKMeans
+from flegel.datasets.rows import memory
 from flegel.machine.balance.part import BalancePart
 from flegel.machine.migration.migrations import Migrations
 from flegel.messages import MoveReady, MoveSent, WindowArrived
@@ -243,8 +244,9 @@ def test_a_worker_killed_in_the_middle_of_a_move_loses_no_point_and_doubles_none
 def test_a_target_short_of_memory_refuses_and_training_goes_on(
     monkeypatch: pytest.MonkeyPatch, points: np.ndarray
 ) -> None:
-    monkeypatch.setenv("FLEGEL_MEMORY", "1000")
-    moving(monkeypatch, (0, 1, 1000))
+    share = points.nbytes // 2
+    monkeypatch.setenv("FLEGEL_MEMORY", str(share + 10_000))  # for one array: the rows of a worker are in memory
+    moving(monkeypatch, (0, 1, int(0.7 * len(points) / 2)))
     with LocalCluster(workers=2) as cluster:
         result = flegel.run(
             "kmeans", points, cluster=cluster, workers=2, tolerance=1e-9, interval="5ms",
@@ -252,3 +254,27 @@ def test_a_target_short_of_memory_refuses_and_training_goes_on(
         )  # fmt: skip
     assert result.balance["points"] == 0
     assert any("are free" in note for note in result.balance["notes"])
+
+
+@pytest.mark.slow
+def test_points_that_move_lie_in_a_scratch_file_where_the_rows_of_their_new_owner_do(
+    monkeypatch: pytest.MonkeyPatch, points: np.ndarray
+) -> None:
+    monkeypatch.setenv("FLEGEL_MEMORY", "30K")  # less than half of it is free for what arrives: votes and states
+    monkeypatch.setenv("FLEGEL_MOVE", "socket")  # as between processes, which cannot read each other's files
+    moving(monkeypatch, (0, 1, 1000))
+    made: list[tuple[int, ...]] = []
+    scratch = memory.scratch
+
+    def noted(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
+        made.append(shape)
+        return scratch(shape, dtype)
+
+    monkeypatch.setattr(memory, "scratch", noted)
+    result = flegel.run(
+        "kmeans", points, workers=2, processes="no", tolerance=1e-9, interval="5ms", balance="async",
+        collect_state=True,
+    )  # fmt: skip
+    assert result.balance["points"] > 900
+    assert len(made) > 2, "two shards, and what arrived"
+    assert np.bincount(result.state[:, 0].astype(int), minlength=10).sum() == len(points)

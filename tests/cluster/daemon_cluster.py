@@ -59,7 +59,8 @@ class DaemonCluster:
             )  # fmt: skip
 
     def start_master(self) -> None:
-        self.master = self.start_daemon("master", "master", "--listen", self.address)
+        open_to_all = [] if self.keys else ["--insecure"]
+        self.master = self.start_daemon("master", "master", "--listen", self.address, *open_to_all)
 
     def kill_master(self) -> None:
         assert self.master is not None

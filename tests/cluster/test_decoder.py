@@ -12,6 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flegel.cluster.transport.framing import Limits, write_body
+from flegel.cluster.transport.protocol import ScaleJob
 from flegel.errors import UsageError
 from flegel.messages import Envelope, WorkerFailed
 from flegel.runtime.transport import codec
@@ -60,3 +62,8 @@ def test_a_header_that_is_too_long_is_refused_by_its_sender() -> None:
     long = WorkerFailed("here", 0, "x" * codec.MAX_HEADER_BYTES, "")
     with pytest.raises(UsageError, match="too long"):
         codec.encode(Envelope("j", 0, 0, 0, 0, long))
+
+
+def test_a_whole_number_that_no_message_holds_is_a_sentence() -> None:
+    with pytest.raises(UsageError, match="A ScaleJob holds a whole number beyond 64 bits"):
+        write_body(ScaleJob("kmeans-1", workers=10**20), (), Limits())

@@ -12,6 +12,7 @@ import pytest
 
 from flegel.cluster.group_slave import GroupSlave, round_trip
 from flegel.cluster.transport.protocol import JobView, SlaveView
+from flegel.errors import FlegelError
 from flegel.machine.group.records import MEMBERS, MemberBeat, encode
 from flegel.runtime import clock
 from flegel.runtime.group.bucket import FolderBucket
@@ -43,6 +44,7 @@ class PretendedMaster:
 
     def __init__(self, workers: int) -> None:
         self.slots, self.workers = {f"own{i}": 1 for i in range(workers)}, workers
+        self.loading = False
         self.socket = socket.create_server(("127.0.0.1", 0))
         self.address = f"tcp://127.0.0.1:{self.socket.getsockname()[1]}"
 
@@ -53,6 +55,8 @@ class PretendedMaster:
         return tuple(SlaveView(name, "here", n, n, 0.0, 1, "here") for name, n in self.slots.items())
 
     def scale(self, name: str, workers: int) -> str:
+        if self.loading:
+            raise FlegelError(f"Job {name} is loading; try again when it trains.")
         self.workers = workers
         return "is scaled"
 
@@ -90,6 +94,22 @@ def test_it_moves_to_the_lighter_group_once_and_both_jobs_follow(groups: Any) ->
         slave.look()
     assert [(a, b) for a, b, _ in slave.moves] == [("paris", "lyon")]
     assert (masters["paris"].workers, masters["lyon"].workers) == (4, 2)
+
+
+def test_a_job_that_was_loading_when_it_came_gets_its_slots_at_the_next_look(groups: Any) -> None:
+    slave, masters, beats = groups
+    masters["lyon"].workers = 20  # so that it stays
+    masters["paris"].loading = True
+    slave.begin("paris")
+    beats()
+    slave.look()
+    assert masters["paris"].workers == 4
+    masters["paris"].loading = False
+    slave.look()
+    assert masters["paris"].workers == 5
+    masters["paris"].workers = 2  # a user scales the job down
+    slave.look()
+    assert masters["paris"].workers == 2, "its slots are offered once"
 
 
 def test_another_group_above_the_largest_load_is_not_considered(groups: Any) -> None:

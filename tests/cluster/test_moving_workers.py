@@ -24,13 +24,6 @@ from tests.cluster.daemon_cluster import DaemonCluster, end_with_the_test
 pytestmark = pytest.mark.slow
 
 
-class OpenCluster(DaemonCluster):
-    """Without keys, so that one process can be a client of two."""
-
-    def start_master(self) -> None:
-        self.master = self.start_daemon("master", "master", "--listen", self.address, "--insecure")
-
-
 def test_workers_leave_the_larger_group_while_both_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shorter = replace(active(), groups=replace(active().groups, stay_seconds=2.0))
     monkeypatch.setattr("flegel.plan.group_choice.active", lambda: shorter)
@@ -42,8 +35,8 @@ def test_workers_leave_the_larger_group_while_both_train(tmp_path: Path, monkeyp
         (tmp_path / f"g{at}").mkdir()
     place = tmp_path / "bucket"
     with (
-        OpenCluster(tmp_path / "g0", slaves=1, slots=1, keys=False) as first,
-        OpenCluster(tmp_path / "g1", slaves=1, slots=1, keys=False) as second,
+        DaemonCluster(tmp_path / "g0", slaves=1, slots=1, keys=False) as first,
+        DaemonCluster(tmp_path / "g1", slaves=1, slots=1, keys=False) as second,
         first.client() as here,
         second.client() as there,
     ):

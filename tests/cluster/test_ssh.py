@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import socket
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
-from daemon_cluster import DaemonCluster, free_port
+from daemon_cluster import DaemonCluster
+from ssh_server import SSH_PROGRAMS, program_for_hosts, ssh_server
 
 from flegel.cluster.launch.ssh import read_hosts
 from flegel.errors import UsageError
@@ -45,53 +41,21 @@ def test_hosts_have_names_and_options(tmp_path: Path) -> None:
     assert (second.name, second.folder) == ("big", "/srv/flegel/daemons/big")
 
 
-@pytest.fixture
-def ssh(tmp_path: Path) -> Iterator[str]:
-    """The ssh command to a server of our own."""
-    for name in ("host", "user"):
-        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(tmp_path / name)], check=True)
-    port = free_port()
-    (tmp_path / "sshd_config").write_text(
-        f"ListenAddress 127.0.0.1:{port}\nHostKey {tmp_path}/host\nPidFile {tmp_path}/sshd.pid\nUsePAM no\n"
-        f"AuthorizedKeysFile {tmp_path}/user.pub\nStrictModes no\nPasswordAuthentication no\n"
-    )
-    if os.geteuid() == 0:
-        Path("/run/sshd").mkdir(exist_ok=True)
-    server = subprocess.Popen(
-        [needs.path_of("sshd"), "-D", "-e", "-f", str(tmp_path / "sshd_config")],
-        stderr=(tmp_path / "sshd.log").open("wb"),
-    )
-    limit = time.monotonic() + 120
-    while True:
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
-                break
-        if server.poll() is not None:
-            raise AssertionError(f"sshd does not start here: {(tmp_path / 'sshd.log').read_text()[-300:]}")
-        assert time.monotonic() < limit, "sshd does not listen"
-        time.sleep(0.05)
-    yield (
-        f"ssh -F /dev/null -p {port} -i {tmp_path}/user -o BatchMode=yes -o StrictHostKeyChecking=no "
-        f"-o UserKnownHostsFile=/dev/null -o LogLevel=ERROR"
-    )
-    server.send_signal(signal.SIGTERM)
-    server.wait(120)
-
-
 @pytest.mark.processes
-@needs.programs("sshd", "ssh", "ssh-keygen")
-def test_slaves_come_up_and_go_down_over_ssh(tmp_path: Path, ssh: str) -> None:
-    program = tmp_path / "flegel"
-    paths = os.pathsep.join(p for p in sys.path if p)
-    program.write_text(f'#!/bin/sh\nPYTHONPATH="{paths}" exec {sys.executable} -m flegel.cli.main "$@"\n')
-    program.chmod(0o755)
+@needs.programs(*SSH_PROGRAMS)
+def test_slaves_come_up_and_go_down_over_ssh(tmp_path: Path) -> None:
+    program = program_for_hosts(tmp_path / "flegel")
     hosts = tmp_path / "hosts.txt"
     hosts.write_text(
         f"127.0.0.1 name=far slots=1 flegel={program} home={tmp_path}/far\n"
         f"127.0.0.1 name=wrong flegel={tmp_path}/nothing home={tmp_path}/wrong\n"
     )
     (tmp_path / "cluster").mkdir()
-    with DaemonCluster(tmp_path / "cluster", slaves=0) as cluster, cluster.client() as client:
+    with (
+        ssh_server(tmp_path) as ssh,
+        DaemonCluster(tmp_path / "cluster", slaves=0) as cluster,
+        cluster.client() as client,
+    ):
 
         def flegel(*words: str) -> subprocess.CompletedProcess[str]:
             return subprocess.run(

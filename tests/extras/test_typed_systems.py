@@ -3,7 +3,9 @@ server of Kubernetes, all on this host, or a checkout. What the pages call them 
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -119,12 +121,108 @@ def checkout(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[dict[str, str]
     yield {"pip install": f"{folder / 'environment'}/bin/pip install"}
 
 
-SYSTEMS = {"slurm": slurm, "spark": spark, "dask": dask, "store": store, "kubernetes": kubernetes, "checkout": checkout}
+@contextmanager
+def ssh(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
+    """The master of docs/cluster.md, and its three hosts: this one, under three names, each reached by ssh."""
+    from daemon_cluster import DaemonCluster
+    from ssh_server import program_for_hosts, ssh_server
+
+    listed = re.search(r"^```\n(node1 .*?)^```", (ROOT / "docs" / "cluster.md").read_text(), re.MULTILINE | re.DOTALL)
+    assert listed is not None
+    program = program_for_hosts(folder / "flegel")
+    hosts = folder / "page" / "hosts.txt"
+    for line in listed[1].splitlines():
+        name, slots = line.split()[:2]
+        with hosts.open("a") as file:
+            file.write(f"127.0.0.1 name={name} {slots} flegel={program} home={folder}/{name}\n")
+    with ssh_server(folder) as command, DaemonCluster(folder / "page", slaves=0) as cluster, cluster.client() as client:
+        patch.setenv("FLEGEL_SSH", command)
+        yield {"tcp://head:7077": cluster.address, "--data higgs": "--data higgs:20000"}
+        assert sorted(slave.name for slave in client.slaves()) == ["node1", "node2", "node3"]
+        assert [(job.state, job.workers) for job in client.jobs()] == [("done", 12)]
+        told = {**cluster.environment, "FLEGEL_SSH": command}
+        down = [sys.executable, "-m", "flegel.cli.main", "cluster", "down", str(hosts)]
+        subprocess.run(down, env=told, check=True, timeout=300)
+        cluster.until(lambda: not client.slaves(), "all slaves have left")
+
+
+UNTIL_IT_HELPS = """
+"$@" > looked.log 2>&1 &
+slave=$!
+until flegel jobs --master "$PARIS" --json > jobs.json && grep -q '"workers": 3' jobs.json; do
+  kill -0 $slave && sleep 1 || { cat looked.log; exit 1; }
+done
+kill -TERM $slave
+wait $slave || true
+"""
+"""A slave of groups runs until it is ended: here, when the job of its first group has workers in its slots."""
+
+
+@contextmanager
+def groups(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
+    """Two groups that train one model through a store: a master with a slave of its own, and a job, for each."""
+    from daemon_cluster import DaemonCluster
+
+    patch.setenv("FLEGEL_INSECURE", "1")
+    script = folder / "until_it_helps.sh"
+    script.write_text(UNTIL_IT_HELPS)
+    with ExitStack() as stack:
+        stack.enter_context(store(folder, patch))
+        paris, lyon = (
+            stack.enter_context(DaemonCluster(folder / name, slaves=1, slots=1, keys=False))
+            for name in ("paris", "lyon")
+        )
+        for name, cluster in (("paris", paris), ("lyon", lyon)):
+            words = ["submit", "kmeans", "--data", "blobs:2000", "--set", "k=3", "--workers", "1", "--tolerance", "0"]
+            words += [
+                "--group",
+                name,
+                "--bucket",
+                "s3://bucket/job7",
+                "--every",
+                "1s",
+                "--max-seconds",
+                "1200",
+                "--detach",
+            ]
+            command = [sys.executable, "-m", "flegel.cli.main", *words]
+            subprocess.run(command, env=cluster.environment, check=True, timeout=300)
+        patch.setenv("PARIS", paris.address)
+        yield {
+            "s3://models/job7": "s3://bucket/job7",
+            "tcp://paris:7077": paris.address,
+            "tcp://lyon:7077": lyon.address,
+            "flegel group-slave": f"sh {script} flegel group-slave",
+        }
+        (job,) = json.loads((folder / "page" / "jobs.json").read_text())
+        assert job["state"] == "running" and job["workers"] == 3, "the job of the group has the slots of this host, too"
+
+
+@contextmanager
+def gpu(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
+    """GPUs, of which there is none here: their programs run on processors, with fewer rows and workers."""
+    needs.library("torch")
+    yield {
+        "cuda:0,cuda:1": "torch:cpu",
+        "cuda:0": "torch:cpu",
+        "cuda": "torch:cpu",
+        "--workers 16": "--workers 3",
+        "--data higgs": "--data higgs:20000",
+        "--data fashion-mnist": "--data fashion-mnist:2000 --max-passes 2",
+    }
+
+
+SYSTEMS = {
+    "slurm": slurm, "spark": spark, "dask": dask, "store": store, "kubernetes": kubernetes, "checkout": checkout,
+    "ssh": ssh, "groups": groups, "gpu": gpu,
+}  # fmt: skip
 PROGRAMS = {
     "slurm": ("slurmctld", "slurmd", "munged", "sbatch", "srun", "setpriv"),
     "spark": ("java",),
     "store": ("weed",),
     "kubernetes": ("weed",),
+    "ssh": ("sshd", "ssh", "ssh-keygen"),
+    "groups": ("weed",),
 }
 
 

@@ -18,7 +18,7 @@ from flegel.machine.coordinator.events import (
     WorkerDied,
     WorkerJoined,
 )
-from flegel.messages import ShardLoaded, WorkerBeat
+from flegel.messages import CLASS_MODULE_CODE, ShardLoaded, WorkerBeat
 
 
 def test_a_newcomer_that_never_starts_disturbs_nobody():
@@ -102,6 +102,18 @@ def test_a_hook_that_does_not_return_while_a_share_is_loaded_ends_the_job_by_its
     assert isinstance(error.error, ProtocolError) and now == 16, "ten seconds from the beat that named the hook"
     assert "Worker 1" in str(error.error) and "in initState for" in str(error.error)
     assert "hook_timeout=" in str(error.error) and "the loading phase" in str(error.error)
+
+
+def test_the_module_of_a_class_may_take_longer_because_it_imports_libraries() -> None:
+    scene = Scene(workers=1, timeouts=Timeouts(hook=10.0))
+    scene.start()
+    for now in range(2, 80):
+        scene.say(0, WorkerBeat(0, CLASS_MODULE_CODE), float(now))
+        error = done(scene.timer("watch", float(now)))
+        if error is not None:
+            break
+    assert isinstance(error.error, ProtocolError) and now == 43, "forty seconds from the first beat that named it"
+    assert "has been in the module of the class" in str(error.error)
 
 
 def test_reading_and_compiling_take_as_long_as_they_take() -> None:

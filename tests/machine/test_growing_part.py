@@ -7,7 +7,7 @@ import pytest
 
 from flegel.algorithms.kmeans.swaps import swapped
 from flegel.configuration.active import active
-from flegel.machine.worker.growing_part import GrowingPart
+from flegel.machine.worker.growing_part import GrowingPart, OwnStatistics, PartAmongOthers, PartLimits, in_use
 from flegel.machine.worker.local_updates import LocalUpdates
 from flegel.machine.worker.visit_schedule import VisitRun, VisitSchedule
 from flegel.plan.growing_part import first_part, next_part, worthwhile
@@ -181,3 +181,90 @@ def test_no_swap_while_a_cluster_is_empty() -> None:
     labels[:50] = 1
     _, (sums, counts, squares) = groups(labels)
     assert swapped(sums, sums, counts, squares) is None
+
+
+# -- a part among others -----------------------------------------------------------------------------------
+
+
+def part_among_others(objectives: list[float | None], noise: float | None = 1.0, workers: int = 2) -> PartAmongOthers:
+    """A part of 1,000 of 64,000 points of each worker, whose objectives under coming θ are these."""
+    limits = PartLimits(POINTS, 10, 100, 1, False, lambda objective, points: noise)
+    answers = iter(objectives)
+    return PartAmongOthers(limits, workers, OwnStatistics(np.zeros(1), np.zeros(1), lambda *given: next(answers)))
+
+
+def visit_once(part: PartAmongOthers, most: int = 300) -> list[tuple[int, int]]:
+    """As many points as one θ allows, in runs of `most`."""
+    found = []
+    while (run := part.next(most)) is not None:
+        part.advance(run, run.end)
+        found.append((run.start, run.end))
+    return found
+
+
+def test_a_part_among_others_is_visited_once_under_each_theta() -> None:
+    part = part_among_others([100.0])
+    part.begin([np.zeros(1)])
+    assert visit_once(part, 400) == [(0, 400), (400, 800), (800, 1_000)]
+    part.begin([np.zeros(1)])
+    first = part.next(POINTS)
+    assert first == VisitRun(0, 0, 1_000)
+    part.advance(first, 600)  # the signal came
+    part.begin([np.zeros(1)])
+    assert visit_once(part, POINTS) == [(600, 1_000), (0, 600)], "a round goes on where the last one ended"
+
+
+def test_a_part_among_others_grows_when_a_visit_gains_less_than_its_noise_and_new_points_come_first() -> None:
+    part = part_among_others([100.0, 90.0, 89.8, 180.0])
+    for size in (1_000, 1_000, 1_000, 3_000):
+        part.begin([np.zeros(1)])
+        assert part.size == size
+        run = part.next(POINTS)
+        visit_once(part, POINTS)
+    assert run == VisitRun(0, 1_000, 3_000)
+
+
+@pytest.mark.parametrize(("objective", "noise"), [(None, 1.0), (float("nan"), 1.0), (100.0, None)])
+def test_a_part_among_others_is_over_where_nothing_is_known_of_it(objective: float | None, noise: float | None) -> None:
+    part = part_among_others([objective], noise)
+    part.begin([np.zeros(1)])
+    visit_once(part)
+    part.begin([np.zeros(1)])
+    assert part.over
+
+
+def test_a_part_among_others_ends_after_some_passes_however_much_it_gains() -> None:
+    part, visits = part_among_others([1e9 * 0.9**n for n in range(10_000)]), 0
+    while not part.over:
+        part.begin([np.zeros(1)])
+        if not part.over:
+            visits += sum(end - start for start, end in visit_once(part))
+    most = active().training.max_passes_over_parts * POINTS
+    assert most <= visits <= most + 1_000
+
+
+def test_a_part_among_others_is_given_up_when_points_move_or_a_place_is_marked() -> None:
+    part, schedule = part_among_others([]), VisitSchedule(POINTS)
+    assert in_use(part, None, schedule) is part
+    assert schedule.cut((0, 0), 640) is not None
+    assert in_use(part, None, schedule) is None and part.over
+    part = part_among_others([])
+    part.begin([np.zeros(1)], in_order=False)
+    assert part.over
+
+
+def test_the_objective_of_own_points_is_that_of_all_reports() -> None:
+    seen: list[float] = []
+
+    def call(hook: str, sums: np.ndarray, theta: np.ndarray) -> float:
+        seen.append(float(sums[0]))
+        return 1.0
+
+    own = OwnStatistics(np.zeros(1), np.zeros(1), call)
+    for report in (2.0, 3.0):
+        own.reported([np.array([report - 1.0])])
+        own.reported([np.array([report])])  # the rest of the same round
+        own.merged()
+        own.merged()
+        own.objective([np.zeros(1)])
+    assert seen == [2.0, 5.0]

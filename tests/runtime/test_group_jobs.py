@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 import flegel
 from flegel.algorithm import Sample
+from flegel.algorithms.fcm import FCM
 from flegel.algorithms.gmm import GMM
 from flegel.algorithms.kmeans import KMeans
 from flegel.algorithms.local_models import LocalLR
@@ -301,8 +303,16 @@ class AwayBucket(FolderBucket):
         return super().names(prefix)
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param(lambda: KMeans(k=9), id="kmeans"),
+        pytest.param(lambda: GMM(k=3), id="gmm"),
+        pytest.param(lambda: FCM(k=3), id="fcm", marks=pytest.mark.slow),
+    ],
+)
 def test_with_a_quorum_a_site_that_is_away_half_of_the_time_ends_where_central_training_ends(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make: Callable[[], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Three sites with clusters of their own, two of which are a quorum."""
     rows = sorted_blobs(rows=150).astype(np.float64)
@@ -323,7 +333,7 @@ def test_with_a_quorum_a_site_that_is_away_half_of_the_time_ends_where_central_t
     def train(at: int) -> None:
         try:
             found[at] = flegel.run(
-                KMeans(k=9), parts[at], workers=1, group=f"site{at}", bucket=str(tmp_path), groups=3, quorum=2,
+                make(), parts[at], workers=1, group=f"site{at}", bucket=str(tmp_path), groups=3, quorum=2,
                 every="2", sync="bsp", processes=False, group_timeout=20.0, tolerance=1e-9,
             )  # fmt: skip
         except BaseException as error:  # noqa: BLE001 - looked at below
@@ -335,10 +345,10 @@ def test_with_a_quorum_a_site_that_is_away_half_of_the_time_ends_where_central_t
     for thread in threads:
         thread.join(600.0)
     assert [type(result) for result in found] == [Result] * 3, found
-    central = flegel.run(KMeans(k=9), rows, workers=1, sync="bsp", processes=False, start=found[0])
+    central = flegel.run(make(), rows, workers=1, sync="bsp", processes=False, start=found[0])
     for result in found:
         assert result.outcome == "converged" and result.sites["groups"] == ["site0", "site1", "site2"]
-        whole = KMeans(k=9).evaluate(rows, None, result.parameter).objective
+        whole = make().evaluate(rows, None, result.parameter).objective
         assert whole == pytest.approx(central.objective, rel=1e-3)
 
 

@@ -16,8 +16,9 @@ from flegel.core.shard import Shard, make_shard, pack_tiles
 from flegel.datasets import open_data
 from flegel.datasets.rows import memory
 from flegel.errors import UsageError
-from flegel.runtime.worker import shard_loading
-from flegel.runtime.worker.shard_loading import in_scratch_file
+from flegel.machine.worker.growing_part import GrowingPart, PartAmongOthers
+from flegel.runtime.worker import shard_loading, trainer
+from flegel.runtime.worker.shard_loading import in_scratch_file, part_of_worker
 from tests import needs
 
 RNG = np.random.default_rng(0)
@@ -130,3 +131,27 @@ def test_worker_processes_that_have_no_room_are_refused_before_they_start(
     with pytest.raises(UsageError, match=r"2 worker processes take up to 222 MB .* 200 MB are free .* fewer workers"):
         flegel.run(KMeans(k=4), tmp_path / "rows.npy", workers=2, processes="yes")
     assert flegel.run(KMeans(k=4), tmp_path / "rows.npy", workers=1, max_passes=2).objective > 0
+
+
+def test_several_workers_visit_a_part_of_their_rows_first_where_these_are_in_scratch_files(
+    shards: list[Shard], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts: list[PartAmongOthers | GrowingPart | None] = []
+
+    def noted(*given: Any) -> Any:
+        parts.append(part_of_worker(*given))
+        return parts[-1]
+
+    monkeypatch.setattr(trainer, "part_of_worker", noted)
+    found = []
+    for limit in ("1G", "20K"):
+        monkeypatch.setenv("FLEGEL_MEMORY", limit)
+        parts.clear()
+        found.append(
+            flegel.run(KMeans(k=4), np.tile(ROWS, (12, 1)), workers=2, processes="no", sync="fsp", seed=3, audit="on")
+        )
+        assert [type(part) for part in parts] == ([type(None)] * 2 if limit == "1G" else [PartAmongOthers] * 2)
+    assert all(part is not None and part.over for part in parts)
+    assert found[1].reason.startswith("relative change") and not found[1].warnings
+    assert found[0].objective == pytest.approx(found[1].objective, rel=0.02)
+    assert found[1].audit["audits"] >= 1 and found[1].audit["problems"] == []

@@ -545,6 +545,14 @@ def test_built_in_loops_of_teams_give_the_bits_of_calls(monkeypatch: pytest.Monk
                 assert np.array_equal(a, b)
 
 
+@pytest.mark.parametrize("name", [name for name in ALGORITHMS if name != "own"])
+def test_kernels_of_later_jobs_share_the_loop_of_the_first_one(name: str) -> None:
+    """Code that was linked stays in memory until the process ends: it must not be linked again for each job."""
+    algorithm, (shard, *_) = ALGORITHMS[name], prepared(ALGORITHMS[name])
+    first, second = (hook(algorithm, KernelHooks.kernel)(shard) for _ in range(2))
+    assert first.team.serve is second.team.serve  # type: ignore[union-attr]
+
+
 def test_an_error_inside_compiled_code_reaches_the_caller_whoever_met_it() -> None:
     rows = np.ascontiguousarray(ROWS[:, :3]).copy()
     rows[2500] = -1.0

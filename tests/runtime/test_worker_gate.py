@@ -74,10 +74,10 @@ def test_what_is_withheld_counts_with_the_report_that_passes() -> None:
     assert float(store.statistics.points[0]) == 3.0
 
 
-def test_nobody_passes_and_theta_stays_until_workers_are_to_leave() -> None:
+def test_where_nobody_passes_theta_stays() -> None:
     store = gated(10.0)
-    assert fold(store, 0, w0=1.0, w1=2.0) == 0.0 and not store.excluded()
-    assert fold(store, 1, w0=1.0, w1=2.0) == 0.0 and store.excluded() == [0, 1]
+    for number in range(3):
+        assert fold(store, number, w0=1.0, w1=2.0) == 0.0 and set(store.failed()) == {0, 1}
 
 
 def test_points_that_change_their_owner_take_what_was_withheld_along() -> None:
@@ -91,9 +91,10 @@ def test_points_that_change_their_owner_take_what_was_withheld_along() -> None:
 
 
 def labelled(seed: int = 0, rows: int = 2000, wrong: slice = slice(0)) -> tuple[Array, Array]:
+    """Classes that overlap a little, so that there is a minimum."""
     rng = np.random.default_rng(seed)
     features = rng.normal(size=(rows, 4))
-    labels = (features @ [1.0, -2.0, 1.0, 0.5] > 0).astype(np.float64)
+    labels = (features @ [1.0, -2.0, 1.0, 0.5] + 0.2 * rng.logistic(size=rows) > 0).astype(np.float64)
     labels[wrong] = 1.0 - labels[wrong]
     return features, labels
 
@@ -138,14 +139,7 @@ def shifted(folder: Path, **more: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "sync",
-    [
-        "bsp",
-        "fsp",
-        pytest.param("asp", marks=pytest.mark.slow),
-    ],  # asp: the order of reports may leave others a bad start
-)
+@pytest.mark.parametrize("sync", ["bsp", "fsp", "asp"])
 def test_the_model_is_that_of_the_rows_of_workers_that_pass(tmp_path: Path, sync: str) -> None:
     given = shifted(tmp_path, processes=False) | {"sync": sync}
     result = flegel.run(KMeans(k=4), **given)

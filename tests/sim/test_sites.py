@@ -15,11 +15,11 @@ from bench.sites.simulate import KINDS, broken_law, first_broken
 from bench.sites.world import SiteScenario, SiteWorld, draw_fragments
 from flegel.machine.group.common_parameter import CommonParameter
 from flegel.machine.group.contributions import Contributions, ReceivedContribution
-from flegel.machine.group.events import Answered, PutObject, StoreCommand, TimePassed
-from flegel.machine.group.exchange import GroupExchange
+from flegel.machine.group.events import Answered, PutObject, StoreCommand, Synchronized, TimePassed
 from flegel.machine.group.fragments import Fragments
 from flegel.machine.group.group import Group, GroupSettings
 from flegel.machine.group.own_contribution import OwnContribution
+from flegel.machine.group.pending_change import PendingChange
 from flegel.machine.group.quorum import Quorum
 from flegel.machine.group.records import (
     CURRENT,
@@ -178,24 +178,24 @@ def a_failed_put_counts_as_done(patch: Patch) -> None:
 
 
 def late_work_is_dropped(patch: Patch) -> None:
-    apply = GroupExchange._apply
+    apply = PendingChange.apply
 
-    def forgetful(self: GroupExchange, job: Any, result: Any, over: bool) -> bool:
-        if not result.included and self.kind == "parameters":
-            self._base = self._additive(job)
-        return apply(self, job, result, over)
+    def forgetful(self: PendingChange, result: Synchronized, now: Any, over: bool) -> list[Any]:
+        if not result.included:
+            self.base = list(now)
+        return apply(self, result, now, over)
 
-    patch.setattr(GroupExchange, "_apply", forgetful)
+    patch.setattr(PendingChange, "apply", forgetful)
 
 
 def late_work_counts_as_included(patch: Patch) -> None:
-    apply = GroupExchange._apply
+    apply = PendingChange.apply
 
-    def double(self: GroupExchange, job: Any, result: Any, over: bool) -> bool:
-        self._sent_parameter = list(self._base) or self._sent_parameter
-        return apply(self, job, result, over)
+    def double(self: PendingChange, result: Synchronized, now: Any, over: bool) -> list[Any]:
+        self._sent = list(self.base)
+        return apply(self, result, now, over)
 
-    patch.setattr(GroupExchange, "_apply", double)
+    patch.setattr(PendingChange, "apply", double)
 
 
 def lost_groups_stay_in_the_books(patch: Patch) -> None:
@@ -288,14 +288,14 @@ def results_do_not_say_what_is_counted(patch: Patch) -> None:
 
 
 def late_changes_are_made_anew(patch: Patch) -> None:
-    apply = GroupExchange._apply
+    apply = PendingChange.apply
 
-    def impatient(self: GroupExchange, job: Any, result: Any, over: bool) -> bool:
-        changed = apply(self, job, result, over)
-        self._is_pending = False
-        return changed
+    def impatient(self: PendingChange, result: Synchronized, now: Any, over: bool) -> list[Any]:
+        before, new = self._sent, apply(self, result, now, over)
+        self._sent, self.is_pending = self._sent or before, False
+        return new
 
-    patch.setattr(GroupExchange, "_apply", impatient)
+    patch.setattr(PendingChange, "apply", impatient)
     patch.setattr(OwnContribution, "takes", lambda self, round_: True)
 
 
@@ -391,15 +391,15 @@ def old_results_are_restored_without_their_fragments(patch: Patch) -> None:
 
 
 def every_fragment_counts_as_sent(patch: Patch) -> None:
-    apply = GroupExchange._apply
+    apply = PendingChange.apply
 
-    def all_of_it(self: GroupExchange, job: Any, result: Any, over: bool) -> bool:
-        changed = apply(self, job, result, over)
+    def all_of_it(self: PendingChange, result: Synchronized, now: Any, over: bool) -> list[Any]:
+        new = apply(self, result, now, over)
         if result.included:
-            self._base = self._additive(job)
-        return changed
+            self.base = list(new)
+        return new
 
-    patch.setattr(GroupExchange, "_apply", all_of_it)
+    patch.setattr(PendingChange, "apply", all_of_it)
 
 
 def fragments_are_put_in_the_wrong_place(patch: Patch) -> None:

@@ -218,6 +218,11 @@ def test_factors_by_divergence_go_on_with_other_rows() -> None:
     first = flegel.run(KLNMF(rank=2), rows[:60], sync="bsp", seed=0, progress=False)
     more = flegel.run(KLNMF(rank=2), rows, sync="bsp", seed=0, start=first, progress=False)
     assert more.outcome == "converged" and not np.array_equal(first.parameter.factors, more.parameter.factors)
+    unused = np.where(np.arange(8) < 6, rows, 0.0)[:60]  # two columns are seen later
+    first = flegel.run(KLNMF(rank=2), unused, sync="bsp", seed=0, progress=False)
+    more = flegel.run(KLNMF(rank=2), rows, sync="bsp", seed=0, start=first, progress=False)
+    fresh = flegel.run(KLNMF(rank=2), rows, sync="bsp", seed=0, progress=False)
+    assert more.objective is not None and more.objective < 1.05 * float(fresh.objective or 0.0)
 
 
 @pytest.mark.parametrize("sparse", [False, True])
@@ -566,6 +571,18 @@ def test_one_target_in_a_column_has_the_shapes_of_scikit_learn(name: str) -> Non
     peer, found = getattr(linear_model, name)().fit(rows, target), getattr(ours, name)().fit(rows, target)
     assert np.shape(found.intercept_) == np.shape(peer.intercept_)
     assert found.coef_.shape == peer.coef_.shape and found.predict(rows).shape == peer.predict(rows).shape
+
+
+@pytest.mark.parametrize("kind", ["full", "tied", "diag", "spherical"])
+def test_a_mixture_without_a_least_variance_refuses_components_that_collapse(kind: str) -> None:
+    two = np.repeat([[1.0, 1.0, 5.0], [0.0, 2.0, 3.0]], 5, axis=0)
+    with pytest.raises(ValueError, match="ill-defined empirical covariance"):
+        GaussianMixture(4, reg_covar=0, covariance_type=kind, random_state=0).fit(two)
+    spread = np.random.default_rng(0).normal(size=(200, 3)) * [1e-5, 1.0, 1e5]
+    assert GaussianMixture(2, reg_covar=0, covariance_type=kind, random_state=0).fit(spread).converged_
+    options: list[dict[str, Any]] = [{}, {"reg_covar": 0, "regularization": 1e-6}]
+    for least in options:
+        assert np.isfinite(GaussianMixture(4, covariance_type=kind, random_state=0, **least).fit(two).score(two))
 
 
 def test_a_category_of_another_type_differs_from_all_others() -> None:

@@ -242,3 +242,55 @@ def test_huber_regression_finds_a_plane_on_which_all_rows_lie(rows: int, columns
     model = sklearn.HuberRegressor(alpha=0.0, max_iter=1000).fit(X, X @ plane + 1.5)
     np.testing.assert_allclose(model.coef_, plane, atol=1e-3)
     assert model.scale_ < 1e-2
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("strength", [0.01, 1.0])
+def test_an_absolute_penalty_leaves_the_weights_that_liblinear_leaves(strength: float, sparse: bool) -> None:
+    rows = np.hstack([(X - 3.0) / np.array([1.0, 10.0, 0.1, 1.0]), RNG.normal(size=(300, 12))])
+    fine: dict[str, Any] = {"tol": 1e-10, "max_iter": 100_000, "random_state": 0}
+    theirs = svm.LinearSVC(penalty="l1", C=strength, dual=False, **fine).fit(rows, LABELS["LinearSVM"])
+    ours = sklearn.LinearSVC(penalty="l1", C=strength, dual=False)
+    ours.fit(scipy.sparse.csr_matrix(rows) if sparse else rows, LABELS["LinearSVM"])
+    np.testing.assert_array_equal(ours.coef_ == 0.0, theirs.coef_ == 0.0)
+    np.testing.assert_allclose(ours.coef_, theirs.coef_, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(ours.intercept_, theirs.intercept_, rtol=1e-4, atol=1e-6)
+    assert (ours.coef_ == 0.0).any() == (strength < 1.0)
+
+
+@pytest.mark.parametrize("name", ["Poisson", "Gamma", "LinearSVM"])
+@pytest.mark.parametrize("sync", ["bsp", "fsp"])
+def test_with_an_absolute_penalty_no_weight_can_be_improved(name: str, sync: str) -> None:
+    """The slope of the loss is that of the penalty where a weight is not 0, and at most as large where it is."""
+    rows = np.hstack([X, RNG.normal(size=(300, 6)) * 1e-3])
+    algorithm = getattr(losses, name)(l1=0.02, l2=0.01)
+    options: dict[str, Any] = {"workers": 2, "processes": "no", "progress": False, "tolerance": 1e-12}
+    found = flegel.run(algorithm, (rows, LABELS[name]), sync=sync, **options)
+    weights = found.parameters["weights"]
+    each = algorithm.derivatives(rows @ weights + found.parameters["bias"], LABELS[name], np.zeros(0))
+    slope = rows.T @ each.slope / len(rows) + 0.01 * weights
+    assert found.converged and (weights == 0.0).any() and (weights != 0.0).any()
+    sizes = np.abs(rows).mean(axis=0)
+    np.testing.assert_allclose(slope[weights != 0.0] / sizes[weights != 0.0], _pull(weights, sizes), atol=1e-5)
+    assert (np.abs(slope[weights == 0.0]) <= 0.02 + 1e-5 * sizes[weights == 0.0]).all()
+    assert found.objective == pytest.approx(algorithm.evaluate(rows, LABELS[name], found.parameter).objective)
+
+
+def _pull(weights: Any, sizes: Any) -> Any:
+    """What balances the penalty 0.02 at the weights that are not 0, in units of their columns."""
+    return -0.02 * np.sign(weights[weights != 0.0]) / sizes[weights != 0.0]
+
+
+def test_what_has_no_absolute_penalty_says_so() -> None:
+    wide = scipy.sparse.random(50, FULL_COLUMNS + 6, 0.05, format="csr", random_state=0)
+    with pytest.raises(UsageError, match="l1 takes at most 1,024 columns"):
+        flegel.run(losses.Poisson(l1=0.1), (wide, np.ones(50)), progress=False)
+    for given in (
+        {"penalty": "l1", "dual": True},
+        {"loss": "hinge", "dual": False},
+        {"penalty": "l1", "loss": "hinge"},
+    ):
+        with pytest.raises(ValueError, match="Unsupported set of arguments"):
+            sklearn.LinearSVC(**given).fit(X, LABELS["LinearSVM"])
+        with pytest.raises(ValueError, match="Unsupported set of arguments"):
+            svm.LinearSVC(**given).fit(X, LABELS["LinearSVM"])

@@ -8,6 +8,7 @@ import pytest
 import scipy.sparse
 from sklearn.exceptions import ConvergenceWarning
 
+from flegel import UsageError, algorithms
 from flegel.sklearn import (
     BisectingKMeans,
     KMeans,
@@ -97,11 +98,14 @@ def test_columns_of_categories_are_named_as_in_the_frame() -> None:
         KPrototypes(2, categorical=["other"]).fit(frame)
 
 
-def test_a_gamma_of_0_ignores_categories_and_one_below_is_refused() -> None:
+def test_a_gamma_of_0_ignores_categories_and_one_below_or_without_end_is_refused() -> None:
     found = KPrototypes(2, categorical=[1], gamma=0.0, random_state=0).fit(ROWS)
     assert found.gamma_ == 0.0 and found.cost_ == pytest.approx(1.0)
-    with pytest.raises(ValueError, match="gamma"):
-        KPrototypes(2, categorical=[1], gamma=-1.0).fit(ROWS)
+    for wrong in (-1.0, np.inf, np.nan):
+        with pytest.raises(ValueError, match="gamma"):
+            KPrototypes(2, categorical=[1], gamma=wrong).fit(ROWS)
+        with pytest.raises(UsageError, match="gamma"):
+            algorithms.KPrototypes(k=2, gamma=wrong)
 
 
 def test_gaps_and_mixed_columns_are_refused_in_words() -> None:

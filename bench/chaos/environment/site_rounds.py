@@ -319,14 +319,14 @@ def kills(options: argparse.Namespace, store: Store, folder: Path) -> Iterator[d
                 before = crowd.round
                 words = command("bench.chaos.environment.site_rounds", "--one", place, exchange, str(own / "g0.log"),
                                 str(number / 2), "--quorum", options.quorum or "all")  # fmt: skip
-                child = subprocess.run(words, env=environment(), check=False, timeout=120, capture_output=True)
+                child = subprocess.run(words, env=environment(), check=False, timeout=600, capture_output=True)
                 deaths += child.returncode == -signal.SIGKILL
                 if child.returncode != -signal.SIGKILL:
                     stuck.append(f"call {number / 2}: ended with {child.returncode}: {child.stderr[-300:]!r}")
                 if not crowd.wait(before + 1, 30.0):
                     stuck.append(f"call {number / 2}: no round for 30 s after it")
             words[words.index(str(number / 2))] = "0"
-            back = subprocess.run(words, env=environment(), check=False, timeout=120, capture_output=True)
+            back = subprocess.run(words, env=environment(), check=False, timeout=600, capture_output=True)
             if back.returncode:
                 stuck.append(f"it did not come back: {back.stderr[-300:]!r}")
         finally:

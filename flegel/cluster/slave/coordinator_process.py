@@ -173,6 +173,7 @@ def _trained(assignment: coordinator_protocol.JobAssignment, cluster: Any, repor
     from flegel.job import Job
     from flegel.loading.class_source import instantiate
     from flegel.loading.code_gate import Consent
+    from flegel.messages import CLASS_MODULE_CODE
     from flegel.options import options_of
     from flegel.runtime.checkpoint.reader import holds_job
     from flegel.runtime.checkpoint.resume import replace, resume
@@ -181,7 +182,6 @@ def _trained(assignment: coordinator_protocol.JobAssignment, cluster: Any, repor
     from flegel.runtime.job.request import Request
     from flegel.runtime.job.run import execute
     from flegel.runtime.job.training_data import open_training_data
-    from flegel.runtime.worker.current_hook import CLASS_MODULE_CODE
 
     spec, observers = assignment.spec, Observers([reports])
     ref = msgspec.structs.replace(spec.algorithm, source=Path(assignment.source).read_text(encoding="utf-8"))

@@ -76,7 +76,12 @@ class Vocabulary:
 
 def write_body(body: msgspec.Struct, frames: Sequence[Any], limits: Limits) -> bytes:
     """The bytes of a message; refused here if the other side would drop it."""
-    packed = encoder.encode(body)
+    try:
+        packed = encoder.encode(body)
+    except OverflowError:
+        raise UsageError(
+            f"A {type(body).__name__} holds a whole number beyond 64 bits, which cannot be sent; give a smaller one."
+        ) from None
     sizes = [memoryview(f).nbytes for f in frames]
     fits = (
         len(packed) <= limits.header - HEADER_RESERVE_BYTES

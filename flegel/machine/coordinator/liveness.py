@@ -14,7 +14,7 @@ from flegel.configuration.active import active
 from flegel.core.own_pauses import OwnPauses
 from flegel.errors import AlgorithmError, FlegelError, OutOfReach, UsageError
 from flegel.machine.coordinator.events import Timeouts
-from flegel.messages import Answer, WorkerBeat, WorkerFailed
+from flegel.messages import CLASS_MODULE_CODE, Answer, WorkerBeat, WorkerFailed
 from flegel.wording import option
 
 VISITS = ("contribution", "hidden", "updateDataPoint")
@@ -78,9 +78,10 @@ class Liveness:
 
     def stuck(self, where: str, now: float) -> tuple[int, str] | None:
         """A worker that beats, and does not get out of a hook."""
-        enough = active().liveness.beats_of_stuck_worker * self._timeouts.hook
+        settings = active().liveness
         for worker, ((hook, _), since, beats) in self._progress.items():
-            if hook and now - since > self._timeouts.hook and beats > enough:
+            limit = self._timeouts.hook * (settings.hook_timeouts_of_module if hook == CLASS_MODULE_CODE else 1)
+            if hook and now - since > limit and beats > settings.beats_of_stuck_worker * limit:
                 stays = "has not finished a single point" if hook in VISITS else f"has been in {hook}"
                 return worker, (
                     f"Worker {worker} is alive, but {stays} for {now - since:.0f} s in {where}; does {hook} return? "

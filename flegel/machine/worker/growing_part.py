@@ -1,4 +1,4 @@
-"""The visits before the first pass is over, by a worker that is alone: a growing part of its points, again and again.
+"""The visits before the first pass is over: a growing part of a worker's points, again and again.
 
 The part is the first points of the native shard, which lie in a random order (`partition` shuffle), so it is like the
 whole, however the rows of a file are sorted. New points are visited first, then all of the part, until one more visit
@@ -7,23 +7,41 @@ another θ (`LearningHooks.alternative`); after a few visits the better one of t
 more than as many visits would have gained without it. When the part would be everything, it is over: the schedule goes
 on with the points that were never visited, and from then on all points are visited equally often. Statistics are at all
 times one term for each point that was visited. No I/O, no clock.
+
+A worker that is alone makes θ anew after a few points (`GrowingPart`). One of several (`PartAmongOthers`) visits its
+part once under each θ that the coordinator sends, and looks at the objective of its own points under the next one; no
+other θ is tried, because that would be for all workers to do.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Literal
+from collections.abc import Callable, Sequence
+from typing import Literal, NamedTuple
 
 from flegel.configuration.active import active
-from flegel.core.pytree import Array
-from flegel.machine.worker.local_updates import LocalUpdates
-from flegel.machine.worker.visit_schedule import VisitRun
+from flegel.core import pytree
+from flegel.core.pytree import Array, Tree
+from flegel.machine.worker.local_updates import Call, LocalUpdates
+from flegel.machine.worker.visit_schedule import VisitRun, VisitSchedule
 from flegel.plan.growing_part import first_part, next_part, worthwhile
 
 Decision = Literal["go on", "try another", "go back"]
 Noise = Callable[[float, int], float | None]
 """What the algorithm says of the noise in its objective over so many points (`LearningHooks.part_noise`)."""
+
+
+class PartLimits(NamedTuple):
+    """What a part is made of."""
+
+    points: int
+    columns: int
+    numbers: int
+    """Of θ, as far as they are parameters of the model."""
+    grid: int
+    """Sizes are multiples of it."""
+    maximize: bool
+    noise: Noise
 
 
 class GrowingPart:
@@ -142,7 +160,113 @@ class GrowingPart:
         return self._try_next(objective) if enough else self.grow()
 
 
-def in_use(part: GrowingPart | None, local: LocalUpdates | None) -> GrowingPart | None:
-    """The part, unless it is over, or θ is not made here (any more)."""
+class OwnStatistics:
+    """The sum of a worker's reports, and the objective of its points."""
+
+    def __init__(self, parameter: Tree, empty: Tree, call: Call) -> None:
+        self._parameter, self._call = parameter, call
+        self._sums, self._last_report = pytree.copy(empty), pytree.copy(empty)
+
+    def reported(self, statistics: Sequence[Array]) -> None:
+        """These changes go into the coming report."""
+        self._last_report = pytree.copy(pytree.unflatten(self._sums, statistics))
+
+    def merged(self) -> None:
+        """A θ came, so the last report was added to all others."""
+        pytree.add(self._sums, self._last_report)
+        pytree.clear(self._last_report)
+
+    def objective(self, theta: Sequence[Array]) -> float | None:
+        value = self._call("objective", self._sums, pytree.unflatten(self._parameter, theta))
+        return None if value is None else float(value)
+
+
+class PartAmongOthers:
+    """The part of one of several workers. Its points are visited in turns, each at most once under one θ."""
+
+    def __init__(self, limits: PartLimits, workers: int, own: OwnStatistics) -> None:
+        self._limits, self._workers, self._own = limits, workers, own
+        everybody = first_part(limits.points * workers, limits.columns, limits.numbers)
+        own_share = -(-everybody // workers)
+        self.size = min(-(-own_share // limits.grid) * limits.grid, limits.points)
+        """Points of the part; all: it is over."""
+        self._cursor = 0
+        self._room = self.size
+        """Points that may be visited under this θ."""
+        self._until_judged = self.size
+        """Visits until the part is judged."""
+        self._visits = 0
+        self._last_objective: float | None = None
+
+    @property
+    def over(self) -> bool:
+        return self.size >= self._limits.points
+
+    def end(self) -> None:
+        """All points come next."""
+        self.size = self._limits.points
+
+    def begin(self, theta: Sequence[Array], in_order: bool = True) -> None:
+        """A new θ: judge the part where all of it has been visited since it was judged. `in_order`: no place in the
+        order of visits is marked; where one is, all points come next."""
+        self._own.merged()
+        if not in_order:
+            self.end()
+        if not self.over and self._until_judged <= 0:
+            self._judge(self._own.objective(theta))
+        self._room = self.size
+
+    def reported(self, statistics: Sequence[Array]) -> None:
+        """These changes go into the coming report."""
+        self._own.reported(statistics)
+
+    def next(self, most: int) -> VisitRun | None:
+        """The next run of at most so many points; None when all of the part were visited under this θ."""
+        if self._room <= 0:
+            return None
+        return VisitRun(0, self._cursor, min(self._cursor + min(most, self._room), self.size))
+
+    def advance(self, run: VisitRun, reached: int) -> None:
+        """The kernel was given `run` and came to `reached`."""
+        done = max(reached - run.start, 0)
+        self._visits += done
+        self._room -= done
+        self._until_judged -= done
+        self._cursor = (run.start + done) % self.size
+
+    def update_due(self, enough: bool) -> bool:
+        """θ is made by the coordinator."""
+        return False
+
+    def _judge(self, objective: float | None) -> None:
+        """θ was fitted to the parts of all workers, which are about as large as this one."""
+        finite = objective is not None and math.isfinite(objective)
+        noise = self._limits.noise(objective, self.size * self._workers) if objective is not None and finite else None
+        if objective is None or noise is None or self._visits >= self._most_visits:
+            self.end()
+            return
+        last, self._last_objective = self._last_objective, objective
+        gain = math.inf if last is None else (objective - last if self._limits.maximize else last - objective)
+        if worthwhile(gain, noise):
+            self._until_judged = self.size
+            return
+        before = self.size
+        self.size = next_part(self._limits.points, before, max(gain, 0.0), noise, self._limits.grid)
+        self._cursor, self._until_judged, self._last_objective = before, self.size - before, None
+
+    @property
+    def _most_visits(self) -> float:
+        return active().training.max_passes_over_parts * self._limits.points
+
+
+Part = GrowingPart | PartAmongOthers
+
+
+def in_use(part: Part | None, local: LocalUpdates | None, schedule: VisitSchedule) -> Part | None:
+    """The part, unless it is over: also where θ is not made here (any more), or points have moved."""
+    if isinstance(part, PartAmongOthers):
+        if not schedule.whole:
+            part.end()
+        return None if part.over else part
     useful = local is not None and local.useful
     return part if part is not None and useful and not part.over else None

@@ -112,6 +112,11 @@ class VisitSchedule:
         return sum(s.points * s.passes for s in self.segments if s.status != "away")
 
     @property
+    def whole(self) -> bool:
+        """No point has come, and none is going or gone."""
+        return all(s.shard == 0 and s.status == "active" for s in self.segments)
+
+    @property
     def unseen(self) -> int:
         """Points of this worker that were never visited, or not since they were loaded anew."""
         return sum(s.points for s in self.segments if s.status != "away" and (s.anew or s.passes == 0))

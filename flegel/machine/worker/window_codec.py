@@ -262,6 +262,6 @@ class MoveBuffer:
 
 def _as(native: Array, made: Array) -> Array:
     """A view that is as writable as the native array: to compiled code these are different types."""
-    seen = made.view()
+    seen = made.view(np.ndarray)
     seen.flags.writeable = native.flags.writeable
     return seen

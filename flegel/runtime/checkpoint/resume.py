@@ -20,6 +20,7 @@ from flegel.errors import StorageError, UsageError
 from flegel.job import AlgorithmRef, Job
 from flegel.loading.class_source import instantiate, plain_hyper, same_code, with_hyper
 from flegel.loading.code_gate import CHANGED, Consent, lies_inside, why_not_own
+from flegel.messages import CLASS_MODULE_CODE
 from flegel.options import with_options
 from flegel.results.result import Result
 from flegel.runtime.checkpoint.format import JobRecord, StoredJob
@@ -31,7 +32,6 @@ from flegel.runtime.job.observers import Functions, Observer, Observers
 from flegel.runtime.job.request import Request
 from flegel.runtime.job.run import execute
 from flegel.runtime.job.training_data import data_location, open_training_data
-from flegel.runtime.worker.current_hook import CLASS_MODULE_CODE
 from flegel.sync import models
 from flegel.wording import option
 

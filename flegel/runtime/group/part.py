@@ -71,7 +71,7 @@ class GroupOfJob(Part):
         return self._session.link
 
     def load_options(self, worker: int) -> dict[str, Any]:
-        return {"alone": False}
+        return {"alone": False, "growing": False}
 
     def machine(self) -> GroupPart:
         sites = self.request.job.sites

@@ -63,13 +63,18 @@ def _loads(running: JobRun) -> dict[int, LoadShard]:
         statistics=form_of(prepared.zero),
         interpret=running.built.kind == "interpreted",
         scaled=running.scaling is not None,
-        growing=request.begins_with_part,
         settings=active_changes(),
     )
-    alone = request.works_alone
+    alone, growing = request.works_alone, request.begins_with_part
     loads = {}
     for worker in range(request.workers):
-        own = {"index": worker, "device": devices.get(worker, "cpu"), "alone": alone and worker not in devices}
+        here = worker not in devices
+        own = {
+            "index": worker,
+            "device": devices.get(worker, "cpu"),
+            "alone": alone and here,
+            "growing": growing and here,
+        }
         for part in running.parts:
             own |= part.load_options(worker)
         loads[worker] = msgspec.structs.replace(common, **own)

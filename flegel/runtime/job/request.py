@@ -114,22 +114,27 @@ class Request:
 
     @property
     def works_alone(self) -> bool:
-        """The only worker may make θ anew between flexible barriers; not of a job that goes on, whose earlier
-        statistics it does not have, and not where the user set the interval between updates."""
+        """The only worker may make θ anew between flexible barriers."""
+        return self.workers == 1 and self._updates_are_free
+
+    @property
+    def begins_with_part(self) -> bool:
+        """Workers may begin with a part of their points: their order is random, and no limit ends the job before all of
+        them were visited."""
+        limits = self.job.criteria
+        enough = 2.0 * (active().training.max_passes_over_parts + 1.0)
+        limited = limits.max_iterations or (limits.max_passes or math.inf) < enough
+        return self._updates_are_free and parse(self.partition).kind == "shuffle" and not limited
+
+    @property
+    def _updates_are_free(self) -> bool:
+        """Workers may choose when θ is made and which points come first; not of a job that goes on, whose earlier
+        statistics they do not have, and not where the user set the interval between updates."""
         job, policy = self.job, make_policy(self.job.sync)
         flexible = policy.flexible and policy.all_report and job.sync.interval is None
         able = self.algorithm.learning.local_updates and flexible
         able = able and not self.data.source.keyed  # θ is not made anew in the middle of a key
-        return self.workers == 1 and able and not self.resumed and job.topology == "coordinator"
-
-    @property
-    def begins_with_part(self) -> bool:
-        """Such a worker may begin with a part of its points: their order is random, and no limit ends the job before it
-        has visited all of them."""
-        limits = self.job.criteria
-        enough = 2.0 * (active().training.max_passes_over_parts + 1.0)
-        limited = limits.max_iterations or (limits.max_passes or math.inf) < enough
-        return parse(self.partition).kind == "shuffle" and not limited
+        return able and not self.resumed and job.topology == "coordinator"
 
 
 def open_job_data(job: Job, data: Any, algorithm: Algorithm) -> Dataset:

@@ -60,4 +60,4 @@ class GateOfWorkers(Part):
         return self._store
 
     def machine(self) -> CoordinatorPart:
-        return WorkerGate(self._store)
+        return WorkerGate(self._store, self.request.job.sites.gate_failures)

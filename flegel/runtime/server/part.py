@@ -45,4 +45,4 @@ class ServersOfJob(Part):
         return self._care.group
 
     def load_options(self, worker: int) -> dict[str, Any]:
-        return {"version": 0, "forms": self._forms, "alone": False}
+        return {"version": 0, "forms": self._forms, "alone": False, "growing": False}

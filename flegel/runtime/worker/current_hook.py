@@ -10,9 +10,6 @@ from __future__ import annotations
 import os
 import threading
 
-CLASS_MODULE_CODE = "the module of the class"
-"""The code around the class, which runs when it is loaded."""
-
 
 class _OfThread(threading.local):
     """The hooks that this thread has entered and not left."""

@@ -22,6 +22,7 @@ import zmq
 from flegel.configuration.active import active, adopt
 from flegel.core.pytree import Array
 from flegel.core.shard import TILE, Shard
+from flegel.datasets.rows import memory
 from flegel.errors import DecodeError, own_traceback
 from flegel.machine.migration.endpoints import MigrationSource
 from flegel.machine.migration.executor import MigrationExecutor
@@ -225,11 +226,13 @@ class Mover:
         return self._address
 
     def prepare(self, store: PointStore, order: ReceivePoints) -> str:
-        needed = order.points * bytes_per_point(store.shards[0])
+        native = store.shards[0]
+        beyond_memory = memory.in_scratch_file(native.features)
+        needed = order.points * (bytes_per_state if beyond_memory else bytes_per_point)(native)
         free = shared_memory.free()
         if needed > active().moves.usable_free_memory_share * free:
             return f"{order.points} points need {needed / 1e6:.0f} MB, and {free / 1e6:.0f} MB are free"
-        store.prepare(order.move, order.points, shared_memory.room)
+        store.prepare(order.move, order.points, memory.scratch if beyond_memory else shared_memory.room)
         return ""
 
     def new_source(self, order: SendPoints) -> MigrationSource:

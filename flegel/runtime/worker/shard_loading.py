@@ -19,7 +19,8 @@ from flegel.datasets.rows import memory
 from flegel.declarations.accepts import RowHooks
 from flegel.declarations.learning import LearningHooks
 from flegel.declarations.optional import hook
-from flegel.machine.worker.growing_part import GrowingPart
+from flegel.machine.worker.growing_part import GrowingPart, OwnStatistics, PartAmongOthers, PartLimits
+from flegel.machine.worker.local_updates import Call
 from flegel.messages import LoadShard
 from flegel.runtime.transport import shared_memory
 from flegel.runtime.worker import shared_points
@@ -83,8 +84,30 @@ def in_scratch_file(shape: tuple[int, ...], dtype: Any) -> Array:
     return memory.scratch(shape, np.dtype(dtype))
 
 
+def part_of_worker(
+    load: LoadShard, algorithm: Algorithm, shard: Shard, parameter: Tree, empty: Tree, call: Call
+) -> GrowingPart | PartAmongOthers | None:
+    """What a worker trains on first; None where all points come first: among others unless its points are in a scratch
+    file, where visits of points that are in memory already cost little beside those of others."""
+    if not load.growing:
+        return None
+    if load.alone:
+        return growing_part(algorithm, shard, parameter)
+    if not memory.in_scratch_file(shard.features) or (limits := _limits(algorithm, shard, parameter)) is None:
+        return None
+    part = PartAmongOthers(limits, load.count, OwnStatistics(parameter, empty, call))
+    return None if part.over else part
+
+
 def growing_part(algorithm: Algorithm, shard: Shard, parameter: Tree) -> GrowingPart | None:
     """The part that a worker which is alone trains on first; None where all points come first."""
+    limits = _limits(algorithm, shard, parameter)
+    part = None if limits is None else GrowingPart(*limits)
+    return None if part is None or part.over else part
+
+
+def _limits(algorithm: Algorithm, shard: Shard, parameter: Tree) -> PartLimits | None:
+    """None: the algorithm does not know the noise of a part."""
     part_noise = hook(algorithm, LearningHooks.part_noise)
     if part_noise(1.0, 1, parameter) is None:
         return None
@@ -94,5 +117,4 @@ def growing_part(algorithm: Algorithm, shard: Shard, parameter: Tree) -> Growing
     def noise(objective: float, points: int) -> float | None:
         return part_noise(objective, points, parameter)
 
-    part = GrowingPart(shard.points, shard.columns, numbers, grid, algorithm.learning.maximize, noise)
-    return None if part.over else part
+    return PartLimits(shard.points, shard.columns, numbers, grid, algorithm.learning.maximize, noise)

@@ -33,12 +33,12 @@ from flegel.errors import OutOfReach, UsageError, own_traceback
 from flegel.loading.class_source import instantiate
 from flegel.loading.code_gate import Consent
 from flegel.machine.worker.deadline_estimate import DeadlineEstimate
-from flegel.machine.worker.growing_part import GrowingPart, in_use
+from flegel.machine.worker.growing_part import GrowingPart, Part, PartAmongOthers, in_use
 from flegel.machine.worker.local_updates import LocalUpdates
 from flegel.machine.worker.point_store import PointStore
 from flegel.machine.worker.reassignment import carry_out
 from flegel.machine.worker.replica import Replica
-from flegel.machine.worker.visit_schedule import VisitRun
+from flegel.machine.worker.visit_schedule import VisitRun, VisitSchedule
 from flegel.machine.worker.worker import (
     ApplyOwnership,
     BeginLoad,
@@ -53,6 +53,7 @@ from flegel.machine.worker.worker import (
     TrainerFailed,
 )
 from flegel.messages import (
+    CLASS_MODULE_CODE,
     AuditPoints,
     CheckpointPart,
     GiveUpPoints,
@@ -73,12 +74,12 @@ from flegel.runtime.backends.protocol import ShardKernel
 from flegel.runtime.backends.registry import choose
 from flegel.runtime.system.processors import threads_of_team
 from flegel.runtime.transport import shared_memory
-from flegel.runtime.worker.current_hook import CLASS_MODULE_CODE, EnteredHook, HookRecord
+from flegel.runtime.worker.current_hook import EnteredHook, HookRecord
 from flegel.runtime.worker.exchange import PieceExchange
 from flegel.runtime.worker.point_reassigner import PointReassigner
 from flegel.runtime.worker.row_sources import open_keys, open_rows
 from flegel.runtime.worker.rows_in_place import OpenArray
-from flegel.runtime.worker.shard_loading import ResumedArrays, growing_part, load_shard
+from flegel.runtime.worker.shard_loading import ResumedArrays, load_shard, part_of_worker
 from flegel.runtime.worker.straggler_injection import StragglerInjection
 
 if TYPE_CHECKING:
@@ -154,7 +155,7 @@ class Trainer:
         self._stopped_at: tuple[VisitRun, int] | None = None
         """The last call of the kernel: what it was given, and where it stopped."""
         self._local_updates: LocalUpdates | None = None  # of a worker that is alone
-        self._growing_part: GrowingPart | None = None  # of the same one, in the beginning
+        self._growing_part: Part | None = None  # in the beginning
         self._thread = threading.Thread(target=self._loop, name="trainer", daemon=True)
         self._thread.start()
 
@@ -403,7 +404,7 @@ class Trainer:
             self._audit = self._audit_of(load, algorithm, shard, parameter, empty)
         self._unreported_work, self._deadline = (0, 0.0), DeadlineEstimate(load.count - 1)
         self._local_updates = LocalUpdates(parameter, empty, self._call_hook) if load.alone else None
-        self._growing_part = growing_part(algorithm, shard, parameter) if load.alone and load.growing else None
+        self._growing_part = part_of_worker(load, algorithm, shard, parameter, empty, self._call_hook)
         if load.kept is not None and resumed is not None:
             self._resume(load.kept, kernel, self.store, resumed)
         self._injection = None
@@ -449,8 +450,7 @@ class Trainer:
         schedule, began, batched = store.schedule, clock.now(), active().training.batched_call_multiple
         before, self._stopped_at = (kernel.abandoned, schedule.caught_up), None
         if order.arrays:
-            kernel.set_parameter(order.arrays if local is None else local.begin(order.arrays))
-            schedule.begin(order.cursor)
+            self._begin_under(order, kernel, schedule)
         if not order.keep:
             kernel.clear_statistics()
         points, exhausted = min(order.points, schedule.active), False
@@ -469,7 +469,7 @@ class Trainer:
             first = max(least, kernel.least_points, grid)
             most = self._step_size(order, points - visits, visits, first, least, kernel.overhead)
             most = most if local is None else local.limit(most, self._speed, kernel.least_points, least)
-            part = in_use(self._growing_part, local)
+            part = in_use(self._growing_part, local, schedule)
             if part is None and self._growing_part is not None:  # the first pass ends: then the objective is known
                 left = schedule.unseen
                 points = min(points, visits + left) if left else points
@@ -492,8 +492,9 @@ class Trainer:
             if local is not None and local.useful and (enough if part is None else part.update_due(enough)):
                 self._update_parameter(kernel, local, part)
         visits += self._finish_key(kernel, store, order.round)
-        if local is not None:
-            local.reported(kernel.statistics())
+        for sums in (local, self._growing_part):
+            if isinstance(sums, LocalUpdates | PartAmongOthers):
+                sums.reported(kernel.statistics())
         ended = clock.now()
         self._unreported_work = (0, 0.0) if order.arrays else (visits, ended - began)
         exhausted = exhausted or visits >= points
@@ -503,9 +504,17 @@ class Trainer:
         updates = local is not None and local.useful
         return TrainerDone(visits, exhausted, schedule.unseen, votes, ended - began, began, ended, call, *rare, updates)
 
+    def _begin_under(self, order: BeginTrain, kernel: ShardKernel, schedule: VisitSchedule) -> None:
+        """A new θ came with the order."""
+        local, part = self._local_updates, self._growing_part
+        kernel.set_parameter(order.arrays if local is None else local.begin(order.arrays))
+        schedule.begin(order.cursor)
+        if isinstance(part, PartAmongOthers):
+            part.begin(order.arrays, in_order=not order.cursor)
+
     def _smallest_step(self, kernel: ShardKernel, store: PointStore, least: int, round_: int) -> int:
         """The signal came before the order. One step is made all the same: else short rounds would make no progress."""
-        part = in_use(self._growing_part, self._local_updates)
+        part = in_use(self._growing_part, self._local_updates, store.schedule)
         run = part.next(least) if part is not None else store.schedule.next(least)
         return 0 if run is None else self._step(kernel, store, run, run.end, round_, new_flag(), part)
 
@@ -526,13 +535,14 @@ class Trainer:
             answer, arrays = command.copy.finish(algorithm, order, total, self._exchange.worker, self._call_hook)
             command.answer(answer, arrays)
 
-    def _update_parameter(self, kernel: ShardKernel, local: LocalUpdates, part: GrowingPart | None) -> None:
+    def _update_parameter(self, kernel: ShardKernel, local: LocalUpdates, part: Part | None) -> None:
         """θ of the coming calls, from everything that this lone worker has counted."""
         began = clock.now()
         if theta := local.update(kernel.statistics()):
             kernel.set_parameter(theta)
         local.took(clock.now() - began + kernel.overhead)
-        if part is not None and part.complete and local.useful and (theta := part.follow(local)):
+        alone = part if isinstance(part, GrowingPart) else None
+        if alone is not None and alone.complete and local.useful and (theta := alone.follow(local)):
             kernel.set_parameter(theta)
         self._doing = self._visits
 
@@ -550,7 +560,7 @@ class Trainer:
         end: int,
         round_: int,
         flag: Array,
-        part: GrowingPart | None = None,
+        part: Part | None = None,
     ) -> int:
         """Call the kernel once; returns how many points it trained."""
         reached = kernel.run(store.shards[run.shard], run.start, end, round_, flag)

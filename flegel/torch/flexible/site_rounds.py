@@ -253,7 +253,8 @@ class SiteRounds:
         if not why and self._unreachable and clock.now() > self._longest_reach:
             why = self._unreachable.removesuffix(".")
         if not why and clock.now() > self._patience:
-            why = "they still train"
+            met = self._session is not None and len(self._session.exchange.groups) > 1
+            why = "they still train" if met else "no other site was in the last round"
         if why:
             if not self._told_alone:
                 warnings.warn(f"This site ended without the others: {why}.", FlegelWarning, stacklevel=2)

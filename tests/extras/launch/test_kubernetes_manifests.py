@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import platform
 import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +27,8 @@ VERSION = "1.30"
 
 
 def rendered() -> str:
-    """The chart with its own values. It uses values, the release's name and `add` only, which this replaces; `helm`
-    itself is not needed."""
+    """The chart with its own values. It uses values, the release's name and `add` only, which this replaces: `helm`
+    is not there for every processor."""
     values = yaml.safe_load((CHART / "values.yaml").read_text())
 
     def value(match: re.Match[str]) -> str:
@@ -43,6 +45,29 @@ def _look_up(values: Any, word: str) -> Any:
     for name in word.split(".")[2:]:
         values = values[name]
     return values
+
+
+def helm(*words: str) -> str:
+    done = subprocess.run([needs.path_of("helm"), *words], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@needs.programs("helm")
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="PyPI has helm for x86-64 alone")
+def test_helm_finds_nothing_wrong_and_renders_the_manifests() -> None:
+    assert "1 chart(s) linted, 0 chart(s) failed" in helm("lint", str(CHART))
+    made = [each for each in yaml.safe_load_all(helm("template", "flegel", str(CHART))) if each]
+
+    def named(each: Any) -> tuple[str, str]:
+        return each["kind"], each["metadata"]["name"]
+
+    assert sorted(made, key=named) == sorted(yaml.safe_load_all(MANIFESTS.read_text()), key=named)
+    more = helm("template", "flegel", str(CHART), "--set", "slaves=8", "--set", "slots=4")
+    (slaves,) = (each for each in yaml.safe_load_all(more) if named(each) == ("StatefulSet", "flegel-slave"))
+    assert slaves["spec"]["replicas"] == 8
+    words = slaves["spec"]["template"]["spec"]["containers"][0]["args"]
+    assert words[words.index("--slots") + 1] == "4"
 
 
 @pytest.mark.parametrize("text", [MANIFESTS.read_text(), rendered()], ids=["manifests", "chart"])

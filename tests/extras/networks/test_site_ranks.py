@@ -316,3 +316,15 @@ def test_a_leader_that_takes_over_while_the_bucket_is_away_trains_on_and_ends_al
             until(lambda: following.report() == ENDS_ALONE)
         following.settle([float(ENDS_ALONE)], None)
         assert following.ended and not following.agreed
+
+
+def test_a_site_that_nobody_joined_does_not_say_that_others_still_train(tmp_path: Path) -> None:
+    alone = rounds_of(tmp_path, groups=2)
+    alone.lead(True)
+    alone.await_first()
+    at_a_barrier([alone])
+    alone.rest(0.0)
+    with pytest.warns(FlegelWarning, match="without the others: no other site was in the last round"):
+        until(lambda: alone.report() == ENDS_ALONE)
+    alone.settle([float(ENDS_ALONE)], None)
+    assert alone.ended and not alone.agreed

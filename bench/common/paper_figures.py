@@ -169,8 +169,8 @@ FIGURES = (
         "vgg",
         "on processors an eighth of the kernels (a 16th at smoke) and a part of the images, generated ones where "
         "CIFAR-10 is not there: 75 % is reached so; all kernels take a GPU, which this machine may lack; 3 to 12 "
-        "workers (3 at smoke), a barrier after each of 16 iterations of a pass as bsp; beside it races to a "
-        "loss; needs PyTorch",
+        "workers (3 at smoke), a barrier after each of 16 iterations of a pass as bsp; beside it races to a loss; "
+        "needs PyTorch",
         "3 clients: bsp 4511 s, asp 4230, ssp 4133, psp 3756; 6 clients: 4225, 3846, 4033, 3419",
         "networks",
     ),

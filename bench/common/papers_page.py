@@ -107,8 +107,9 @@ def page(made: Mapping[str, Any]) -> str:
             cells = [f"`{figure.name}`", facts["shows"], facts["paper"] or "–", told, facts["differs"], longer]
             lines.append("| " + " | ".join(cell.replace("|", "/") for cell in cells) + " |")
         plain = [f"{f.label} ({f.shows})" for f in FIGURES if f.paper == number and not f.program]
-        rest = f"Nothing is measured in {', '.join(plain)}." if plain else ""
-        lines += ["", textwrap.fill(rest, PAGE_WIDTH), ""]
+        if plain:
+            lines += ["", textwrap.fill(f"Nothing is measured in {', '.join(plain)}.", PAGE_WIDTH)]
+        lines.append("")
     return "\n".join(lines).rstrip() + "\n"
 
 

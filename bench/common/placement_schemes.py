@@ -2,6 +2,7 @@
 
 `even` knows nothing of the network (MXNet, ps-lite). `proportional` divides by measured throughput (the Elastic of
 003). `aware` is `flegel.plan.placement`: what a node has to transfer anyway is counted, and slices move when it pays.
+`EngineScheme` asks what the coordinator of a job asks, so that slices also wait until later rounds confirm a plan.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import dataclass, field
 
 from bench.common.slice_exchange import Exchange, RoundReport
 from flegel.configuration.active import active
+from flegel.machine.server.network_plan import NetworkPlan
 from flegel.plan.placement.assignment import first_map, levelled
 from flegel.plan.placement.replanning import decide
 from flegel.plan.placement.slice_map import SliceMap, cut, difference
@@ -75,3 +77,21 @@ class Scheme:
             rules = active().placement
             least = max(rules.least_gain, rules.noise_multiple * self.forecast.noise)
             self._next = planned if gain > least else self.map
+
+
+@dataclass
+class EngineScheme(Scheme):
+    """What a job does; the name is a value of `--server-load`."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._engine = NetworkPlan(self.map.slices, True, {node: str(node) for node in self.nodes}, self.name)
+        self._engine.enabled = True  # also where θ is small
+
+    def _plan(self, exchange: Exchange, seconds: float, reports: Sequence[RoundReport]) -> None:
+        transfers = [one for report in reports for one in report.transfers]
+        self._engine.seen((one.source, one.target, int(one.size), one.began, one.ended) for one in transfers)
+        found = self._engine.after_fold(self.map, len(exchange.workers), 0, busy=False)
+        if found is not None:
+            self._next = found.chosen
+            self.reasons.append(found.reason)

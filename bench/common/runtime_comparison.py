@@ -107,6 +107,10 @@ def _sentence(
     bench: suite.Suite, held: list[tuple[suite.Case, Comparison]], scenario: str, called: dict[str, str]
 ) -> None:
     names, head = _names(held)
+    if bench.scale == "smoke":
+        for case, found in held:
+            bench.answer(f"{case.name}, {scenario}: {reached_by(found, called)}.")
+        return
     for name in names:
         ratios = sorted(r for _, c in held if (r := c.ratio(name, head)) is not None)
         if name != head and ratios:
@@ -116,3 +120,12 @@ def _sentence(
                 told += f" to {'more than ' if most else ''}{high:.1f}"
             who, measure = called.get(name, name), called.get(head, head)
             bench.answer(f"{scenario}: {who} took {told} times as long as {measure}.")
+
+
+def reached_by(found: Comparison, called: dict[str, str] | None = None) -> str:
+    """Who came to the target, and who was ended before."""
+    shown = {name: (called or {}).get(name, name) for name in found.candidates}
+    there = [label for name, label in shown.items() if found.times(name) is not None]
+    rest = [label for label in shown.values() if label not in there]
+    told = f"{', '.join(there)} reached the target" if there else "nobody reached the target"
+    return told + (f"; {', '.join(rest)} did not, or took too long" if rest else "")

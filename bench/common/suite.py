@@ -230,6 +230,11 @@ class Suite:
             told = self.record.by_figure.setdefault(figure, [])
             told += [] if text in told else [text]
 
+    def answer_time(self, text: str, ran: str, *figures: str) -> None:
+        """A sentence about speed. At smoke, where jobs end after tens of milliseconds, it would say nothing of the
+        mechanism: `ran`, what was run, stands in its place."""
+        self.answer(text if self.scale != "smoke" else ran, *figures)
+
     def expect(self, comparisons: int) -> None:
         """So many comparisons are still to come; each may take an equal part of the time that is left."""
         self._expected = comparisons

@@ -110,8 +110,11 @@ class Trained:
             told = f"times as fast as even slices: {told} (the paper: {said})" if told else ""
             rows += [[model, load, f"{took[load]:.2f}", f"{speed[load]:.0f}"] for load in took]
             made = f"{speed['network']:.0f} images a minute with slices by measured links"
-            self.bench.answer(
-                f"{model} trained, 1/{self.part:g} of its size: {'; '.join(filter(None, (made, told)))}.", "003-fig4"
+            self.bench.answer_time(
+                f"{model} trained, 1/{self.part:g} of its size: {'; '.join(filter(None, (made, told)))}.",
+                f"{model} trained, 1/{self.part:g} of its size, on {self.nodes} nodes behind unequal links: "
+                f"{self.rounds} rounds with slices by measured links.",
+                "003-fig4",
             )
             columns = ["network", "slices", "seconds of a round", "images a minute"]
             self.bench.table(

@@ -21,6 +21,7 @@ from bench.common import suite
 from bench.common.namespaces import Network, unavailable
 from bench.common.record import Chart, Series
 from bench.common.remote_cluster import SubprocessLauncher
+from bench.common.runtime_comparison import reached_by
 from bench.common.scripted_moves import Script, moves_of, point_bytes, scripted, visits_a_second
 from bench.common.second_job import second_job, workers_beside
 from flegel.runtime.processes.cluster_protocol import Cluster
@@ -97,7 +98,7 @@ def table(bench: suite.Suite, links: Network, cluster: Cluster, limits: list[int
         links.limit(limit)
         raw = raw_socket(links, int(rate * seconds))
         lines["plain socket"].append((float(limit), raw))
-        told = [f"plain socket {raw:.1f} MB/s"]
+        told, arrived = [f"plain socket {raw:.1f} MB/s"], []
         for kind, mode in (("only", "sync"), ("normal", "async")):
             bench.say(f"{name}, {kind}")
             script = Script(1, (0, 1, points))
@@ -108,6 +109,7 @@ def table(bench: suite.Suite, links: Network, cluster: Cluster, limits: list[int
             moved = moves_of(watched.arrivals, range(1))
             speed = moved["bytes"] / max(moved["seconds"], 1e-9) / 1e6
             lines[kind].append((float(limit), speed))
+            arrived.append(int(moved["points"]))
             told.append(f"{kind} {speed:.1f} MB/s ({speed / raw:.0%})")
             if moved["points"] < 0.9 * points:
                 told.append(f"only {moved['points']} of {points} points moved in time")
@@ -116,7 +118,11 @@ def table(bench: suite.Suite, links: Network, cluster: Cluster, limits: list[int
                 quiet, moving = ([r for r in rest if bool(r["in_flight"]) == moves] for moves in (False, True))
                 ratio = visits_a_second(result.rows, moving) / max(visits_a_second(result.rows, quiet), 1e-9)
                 told.append(f"visits a second while points move / while none do: {ratio:.3f}")
-        bench.answer(f"{name}: {', '.join(told)}.")
+        bench.answer_time(
+            f"{name}: {', '.join(told)}.",
+            f"{name}: {arrived[0]:,} of {points:,} points moved in time while nobody trained, {arrived[1]:,} while "
+            "everybody did.",
+        )
     bench.chart(
         Chart(
             title=f"Bandwidth of moving points{scenario}",
@@ -156,7 +162,10 @@ def main() -> None:
                     continue
                 for mode in ("async", "sync"):
                     ratio = suite.shown(found.ratio("fsp:balance=off", f"fsp:balance={mode}"))
-                    bench.answer(f"{name}: without balance it takes {ratio} times as long as with balance={mode}.")
+                    bench.answer_time(
+                        f"{name}: without balance it takes {ratio} times as long as with balance={mode}.",
+                        f"{name}: {reached_by(found)}.",
+                    )
             bench.leave_clusters()
 
 

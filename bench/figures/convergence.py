@@ -22,6 +22,7 @@ NEEDS = ("sync:asp", "sync:bsp-mini")
 WEIGHT = 2
 
 SYNC = "bsp-mini,fsp,asp:batches=1,asp:batches=32"
+OUTCOMES = {"reached": "reached the target", "limit": "did not reach the target in its time"}
 CLUSTERS, MOST_ROWS, PASSES = 20, 20_000, (2, 8, 32)
 SMOKE_ROWS, SMOKE_PASSES = 2_000, (2, 8)
 
@@ -74,7 +75,8 @@ def main() -> None:
             ]
             bench.chart(Chart(title=f"Objective against time, {case.name}", x="seconds", y="objective", series=series))
             for line in found.lines():
-                bench.answer(f"{case.name}, {line.candidate}: {line.outcome}.")
+                told = OUTCOMES.get(line.outcome, line.outcome)
+                bench.answer(f"{case.name}, {line.candidate}: {told}.")
         _without_owners(bench)
         bench.answer("The paper: fsp and bsp-mini are monotone; asp diverges for k-means.")
 

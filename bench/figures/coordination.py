@@ -92,9 +92,11 @@ def _show(bench: suite.Suite, found: Comparison, rows: list[list[str]]) -> None:
     bench.record.ratios[f"{found.title}: barrier cost centralized / semi"] = round(
         central.total / max(semi.total, 1e-12), 4
     )
-    bench.answer(
+    bench.answer_time(
         f"{found.title}: the slowest worker answers signals within {1e3 * central.answer:.1f} ms; semi barriers cost "
-        f"{semi.total / max(central.total, 1e-12):.0%} of centralized ones in all{_share(central, semi)}."
+        f"{semi.total / max(central.total, 1e-12):.0%} of centralized ones in all{_share(central, semi)}.",
+        f"{found.title}: costs of {central.barriers:.0f} centralized and {semi.barriers:.0f} semi-centralized barriers "
+        "were taken.",
     )
 
 

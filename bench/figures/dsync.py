@@ -285,6 +285,46 @@ FIGURES = {"accuracy": ("000-fig6", "000-fig7"), "balance": ("000-fig8",), "scal
 """Figures of the paper by part."""
 
 
+def _accuracy_told(line: Line) -> str:
+    return (
+        f"With a synchronization every {line['every']} passes, {line['runs']} runs of {line['epochs']} epochs end at "
+        f"an accuracy of {line['mean']:.1%} in the mean, {line['least']:.1%} at least."
+    )
+
+
+def _balance_told(line: Line) -> str:
+    first, last = ("/".join(map(str, line[name])) for name in ("start", "end"))
+    moves = f"{line['moves']} moves, the last after {line['last_move_s']} s" if line["moves"] else "no move"
+    return f"From {first} workers of three servers, in ten minutes of virtual time: {last} after {moves}."
+
+
+def _scaling_told(line: Line) -> str:
+    return (
+        f"{line['workers']} workers: a local aggregation takes {line['barrier_s']:.2f} s, passes of 0.1 s included, a "
+        f"synchronization {line['exchange_s']:.2f} s."
+    )
+
+
+def _pairs(line: Line) -> str:
+    return ", ".join(f"{name} {value}" for name, value in line.items())
+
+
+SENTENCES: dict[str, Callable[[Line], str]] = {
+    "accuracy": _accuracy_told, "balance": _balance_told, "scaling": _scaling_told,
+}  # fmt: skip
+RAN: dict[str, Callable[[Line], str]] = {
+    "accuracy": lambda line: (
+        f"Three groups trained LeNet for {line['epochs']} epochs on a few hundred images and "
+        f"synchronized every {line['every']} passes: too few for an accuracy."
+    ),
+    "scaling": lambda line: (
+        f"{line['workers']} workers in three groups synchronized through the bucket; how the time grows with "
+        "workers takes several numbers of them."
+    ),
+}
+"""What stands in the place of a sentence at smoke."""
+
+
 def tell(bench: suite.Suite, part: str, lines: list[Line]) -> None:
     """A table of a part and its figures in sentences: the lines that sum it up, which come last where there are any."""
     flat = [{name: value for name, value in line.items() if name not in ("part", "curve")} for line in lines]
@@ -293,7 +333,9 @@ def tell(bench: suite.Suite, part: str, lines: list[Line]) -> None:
     rows = [[str(line.get(name, "–")) for name in names] for line in flat]
     bench.table(Table(title=f"Groups through a bucket: {part}", columns=names, rows=rows))
     for line in summed:
-        bench.answer(f"{part}: {', '.join(f'{k} {v}' for k, v in line.items())}.", *FIGURES.get(part, ()))
+        told = SENTENCES[part](line) if part in SENTENCES else f"{part}: {_pairs(line)}."
+        ran = RAN[part](line) if part in RAN else told
+        bench.answer_time(told, ran, *FIGURES.get(part, ()))
     for line in lines:
         if curve := line.get("curve"):
             points = [(float(a), float(b)) for a, b in curve]

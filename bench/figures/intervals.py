@@ -77,9 +77,10 @@ def _show(bench: suite.Suite, found: Comparison, a_pass: float) -> None:
     for name, time in others:
         if name.startswith("fsp"):
             bench.record.ratios[f"{found.title}: best fixed / {name}"] = round(best / time, 4)
-            bench.answer(
+            bench.answer_time(
                 f"{found.title}: {name} took {time / best:.2f} times as long as the best fixed interval; the worst "
-                f"took {worst / best:.1f} times."
+                f"took {worst / best:.1f} times.",
+                f"{found.title}: {len(fixed)} fixed intervals and {name} reached the target.",
             )
 
 

@@ -77,7 +77,10 @@ class Disturbed:
             return
         times = f"{found / alone:.2f}" if found else f"> {limit / alone:.2f}"
         self.rows.append([how, sync, f"{alone:.2f}", f"{found:.2f}" if found else "–", times, PAPER.get(paper, "–")])
-        self.bench.answer(f"{how}: {sync} took {times} times as long as alone ({alone:.2f} s).")
+        self.bench.answer_time(
+            f"{how}: {sync} took {times} times as long as alone ({alone:.2f} s).",
+            f"{how}: {sync} reached the target" + (" of the job alone." if found else " only after the limit of time."),
+        )
         if found:
             self.bench.record.ratios[f"{how}: {sync} / alone"] = round(found / alone, 4)
         columns = ["disturbed by", "model", "alone, s", "disturbed, s", "times as long", "in the paper"]

@@ -47,7 +47,10 @@ def _passes(bench: suite.Suite, found: Comparison, scenario: str) -> None:
         )
     )
     for line in found.lines():
-        bench.answer(f"{scenario}, {line.candidate}: {line.passes_low:.1f} to {line.passes_high:.1f} passes.")
+        bench.answer_time(
+            f"{scenario}, {line.candidate}: {line.passes_low:.1f} to {line.passes_high:.1f} passes.",
+            f"{scenario}, {line.candidate}: passes of {found.workers} workers were counted.",
+        )
 
 
 def _gains(bench: suite.Suite, straggler: str, scenario: str, target: float) -> None:
@@ -72,7 +75,10 @@ def _gains(bench: suite.Suite, straggler: str, scenario: str, target: float) -> 
         )
         gains = [w["gain"] for w in execute(request).worker]
         series.append(Series(name=f"fsp:balance={mode}", points=[(float(i), g) for i, g in enumerate(gains)]))
-        bench.answer(f"{scenario}, balance {mode}: the workers' shares of the progress add up to {sum(gains):.4g}.")
+        bench.answer_time(
+            f"{scenario}, balance {mode}: the workers' shares add up to a change of f by {sum(gains):.4g}.",
+            f"{scenario}, balance {mode}: each worker's share of the change of f was taken.",
+        )
     groups = [str(i) for i in range(bench.workers)]
     bench.chart(
         Chart(

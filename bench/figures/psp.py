@@ -206,8 +206,16 @@ def to_accuracies(bench: suite.Suite) -> None:
         )
         rows.append([title, model, shown, f"{said} s" if said else "–", f"{used:.0%}"])
         times, usage, quality = aim.figures
-        bench.answer(f"{title}: {model} {shown}{f' (the paper: {said} s)' if said else ''}.", times)
-        bench.answer(f"{title}: {model} computes {used:.0%} of the time.", usage)
+        bench.answer_time(
+            f"{title}: {model} {shown}{f' (the paper: {said} s)' if said else ''}.",
+            f"{title}: {model} {'reached it' if reached.seconds is not None else shown}.",
+            times,
+        )
+        bench.answer_time(
+            f"{title}: {model} computes {used:.0%} of the time.",
+            f"{title}: the use of {workers} workers under {model} was taken, as threads of one process.",
+            usage,
+        )
         if reached.losses:
             bench.answer(f"{title}: the loss of {model} is {reached.losses[-1][1]:.4g} then.", quality)
             lines.setdefault(title, []).append(Series(name=model, points=reached.losses))

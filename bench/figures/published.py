@@ -10,8 +10,9 @@ three groups need with both forms of the global barrier), travel (asp whose work
 and the timer of a barrier, on virtual time), local (models of workers, averaged, against gradients, on virtual time),
 visits (a point whose visit sleeps, in threads: seconds of rounds), gate (held-out loss, not time, where rows of one of
 four workers have wrong labels, and where none have), choice (seconds until workers that choose their group are at
-rest). A ratio is that of the paper's form to ours: above 1 ours is better. `--page` keeps the rows of parts that are
-not measured.
+rest), waiting (networks that train on until the new θ comes, on virtual time), plans (a plan in every round against
+moves that pay: transfers of slices behind drawn links in network namespaces, as root). A ratio is that of the paper's
+form to ours: above 1 ours is better. `--page` keeps the rows of parts that are not measured.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import random
 import secrets
 import sys
 import tempfile
@@ -26,13 +28,18 @@ import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 import flegel
+from bench.common.namespaces import Network, unavailable
+from bench.common.network_runs import fashion
 from bench.common.placement_bounds import even, seconds_of_round
+from bench.common.placement_schemes import EngineScheme
+from bench.common.slice_exchange import Exchange
 from bench.common.virtual_runs import clustered_rows, compare_virtually
 from bench.sites.moving_workers import LOOKS, simulate
 from flegel.algorithms.kmeans import KMeans
@@ -46,6 +53,7 @@ from flegel.core.pytree import Array
 from flegel.plan.placement.published_loads import elastic, pairwise
 from flegel.plan.placement.slice_size import SliceRule, best_size, partition_rate
 from flegel.plan.placement.water_filling import colocated, water_filling
+from flegel.sim.coordinator_cost import MEASURED
 from flegel.sim.network import NetworkSpec
 from flegel.terminal.reporting import say
 
@@ -56,6 +64,9 @@ CONDITIONS = {
     "another quarter 4 times slower every 5 s": "25%:4x~5s",
 }
 FSP = ("fsp:probes=rollback", "fsp:timers=all", "fsp:round_end=first", "fsp:matching=pairs", "fsp:published")
+IMAGES, LOSS = 1_600, 1.0  # of a network, and the mean loss to which it is trained
+CALL, IMAGE, WAKE = 0.001, 71e-6, 0.001  # seconds: of a call besides its images, of an image, of an order
+NODES, SLICED_PARAMETERS, PLANNED_ROUNDS = 12, 5_250_000 // 20, 24  # a 20th of MobileNet
 LIMIT = 200.0  # virtual seconds, or passes of a usual worker, after which a run is stopped
 
 
@@ -272,6 +283,43 @@ def choice(seed: int) -> Iterator[Line]:
     yield Line("--look update", "every 30 s", "from 1, 1 and 8: moves", seed, moves)
 
 
+def waiting(seed: int) -> Iterator[Line]:
+    """Times of a small CNN to the same loss, workers of speeds 1 : 2 : 3."""
+    images = fashion(None, IMAGES, 1).train
+    for latency, condition in ((0.0003, "messages of 0.3 ms"), (0.02, "messages of 20 ms")):
+        model = ClusterModel(
+            learning="real", rates=dict.fromkeys(range(3), 1.0 / IMAGE), call=CALL, costs=replace(MEASURED, wake=WAKE),
+            network=NetworkSpec(latency=latency),
+        )  # fmt: skip
+        found = compare_virtually(
+            "cnn", images, "psp,psp:waiting=training", seed, 3, "0:3x,1:1.5x", {"epochs": 1e6}, model, target=LOSS,
+            max_seconds=LIMIT / 10,
+        )  # fmt: skip
+        yield _paired(found, "psp:waiting=training", "psp", f"small CNN, speeds 1 : 2 : 3, {condition}", seed)
+
+
+def plans(seed: int) -> Iterator[Line]:
+    """Seconds of a job's first rounds, those in which slices move included; rounds of both forms alternate."""
+    if why := unavailable():
+        say(f"plans are left out: {why}")
+        return
+    generator, nodes = random.Random(seed), range(NODES)
+    for condition, states in (("twelve drawn links", 1), ("twelve drawn links, dealt anew every eight rounds", 3)):
+        speeds = [generator.uniform(20.0, 220.0) for _ in nodes]
+        size = best_size(SLICED_PARAMETERS, active().placement.first_slice_cost / 20, NODES, NODES)
+        schemes = [EngineScheme(load, SLICED_PARAMETERS, size, nodes) for load in ("published", "network")]
+        with Network(NODES) as network, Exchange(network, nodes, nodes) as exchange:
+            for at in range(PLANNED_ROUNDS):
+                if at % (PLANNED_ROUNDS // states) == 0:
+                    generator.shuffle(speeds)
+                    for node, speed in enumerate(speeds):
+                        network.limit(speed, [node], receiving=True)
+                for scheme in schemes:
+                    scheme.round(exchange)
+        theirs, ours = (sum(scheme.seconds) for scheme in schemes)
+        yield Line("a plan in every round", "moves that pay", condition, seed, theirs / ours)
+
+
 def groups(seed: int) -> Iterator[Line]:
     """Barriers until all groups are at rest, three groups whose rows are sorted by cluster."""
     rows = clustered_rows(3_072, seed)
@@ -303,7 +351,7 @@ def _train_groups(parts: list[Array], seed: int, form: str) -> float:
 
 PARTS: dict[str, Callable[[int], Iterator[Line]]] = {
     "sync": sync, "gradient": gradient, "loads": loads, "slices": loads_of_slices, "groups": groups, "travel": travel,
-    "local": local, "visits": visits, "gate": gate, "choice": choice,
+    "local": local, "visits": visits, "gate": gate, "choice": choice, "waiting": waiting, "plans": plans,
 }  # fmt: skip
 CHEAP = ("loads", "slices", "choice")
 """Parts without jobs, which take 25 times as many seeds."""

@@ -45,7 +45,10 @@ def _case(bench: suite.Suite, case: suite.Case, counts: list[int]) -> None:
         if first[0] < last[0] and last[1] > 0:
             gain, which = first[1] / last[1], f"{case.name}, {name}"
             bench.record.ratios[f"{which}: {first[0]:g} to {last[0]:g} workers"] = round(gain, 4)
-            bench.answer(f"{which}: {gain:.1f} times faster with {last[0]:g} workers than with {first[0]:g}.")
+            bench.answer_time(
+                f"{which}: {gain:.1f} times faster with {last[0]:g} workers than with {first[0]:g}.",
+                f"{which}: the same target is reached with {first[0]:g} and with {last[0]:g} workers.",
+            )
 
 
 def _chart(bench: suite.Suite, case: suite.Case, lines: dict[str, list[tuple[float, float]]]) -> None:

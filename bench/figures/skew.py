@@ -88,7 +88,10 @@ def _sentences(bench: suite.Suite, held: dict[float, Comparison], title: str) ->
         points = [(at, time.median) for at, c in held.items() if (time := c.times(name)) is not None]
         if len(points) > 1:
             (first, early), (last, late) = points[0], points[-1]
-            bench.answer(f"{title}: {name} took {early:.3g} s at {first:g} and {late:.3g} s at {last:g}.")
+            bench.answer_time(
+                f"{title}: {name} took {early:.3g} s at {first:g} and {late:.3g} s at {last:g}.",
+                f"{title}: {name} reached the target at {first:g} and at {last:g}.",
+            )
 
 
 if __name__ == "__main__":

@@ -21,8 +21,9 @@ from flegel.machine.server.fold_progress import OpProgress
 from flegel.machine.server.group import ServerGroup
 from flegel.machine.server.paced_answers import PacedAnswers
 from flegel.machine.server.report_inbox import ReportInbox
-from flegel.machine.server.server import ParameterServer
+from flegel.machine.server.server import ParameterServer, ToWorker
 from flegel.machine.server.slice_state import SliceState
+from flegel.server_messages import FoldSlices, ParameterSlices
 
 Patch = pytest.MonkeyPatch
 
@@ -39,6 +40,32 @@ def test_laws_hold_whatever_happens_to_servers() -> None:
 def test_laws_hold_while_servers_join_and_leave() -> None:
     for seed in range(10):
         run_served(scaled(seed))
+
+
+def test_θ_of_a_slice_leaves_when_all_workers_have_pushed_it_and_not_again_with_the_fold(monkeypatch: Patch) -> None:
+    """Push and pull of different slices overlap (003, Section 3.1): a link carries both directions at once."""
+    early, with_the_fold = [], []
+    pushed, ordered = ParameterServer.hear_worker, ParameterServer.order
+
+    def sent(commands: list[Any]) -> list[ParameterSlices]:
+        return [c.body for c in commands if isinstance(c, ToWorker) and isinstance(c.body, ParameterSlices)]
+
+    def hear_worker(self: ParameterServer, *given: Any) -> list[Any]:
+        commands = pushed(self, *given)
+        early.extend(body for body in sent(commands) if body.early)
+        return commands
+
+    def order(self: ParameterServer, body: Any, arrays: Any) -> list[Any]:
+        commands = ordered(self, body, arrays)
+        with_the_fold.extend(sent(commands) if isinstance(body, FoldSlices) else [])
+        return commands
+
+    monkeypatch.setattr(ParameterServer, "hear_worker", hear_worker)
+    monkeypatch.setattr(ParameterServer, "order", order)
+    job = ServedJob(Scenario(7, servers=2, slices=4, iterations=20))
+    job.run()
+    assert len(early) == job.scenario.workers * job.care.group.cuts.count * job.scenario.iterations
+    assert not with_the_fold
 
 
 def test_servers_that_join_and_leave_change_no_bit() -> None:

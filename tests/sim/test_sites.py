@@ -115,6 +115,20 @@ def test_a_result_is_made_once_while_it_is_being_written(monkeypatch: Patch) -> 
     assert len(world.laws.results) > 5 and len(made) <= 2 * len(world.laws.results)
 
 
+def test_a_result_is_written_by_a_put_that_fails_where_another_group_was_faster(monkeypatch: Patch) -> None:
+    written, put = list[tuple[str, str]](), StoreCalls.put
+
+    def noted(self: StoreCalls, key: str, content: bytes, now: float, mode: str = "replace", *rest: str) -> bool:
+        written.append((key, mode))
+        return put(self, key, content, now, mode, *rest)
+
+    monkeypatch.setattr(StoreCalls, "put", noted)
+    world = SiteWorld(0, SiteScenario("parameters", 3, 1, BucketFaults(), (), (), (0.0,) * 3, (0.1,) * 3))
+    world.run_until(5.0)
+    first = dict(reversed([(key, mode) for key, mode in written if key.endswith("/result")]))  # later: without its θ
+    assert len(first) >= len(world.laws.results) > 5 and set(first.values()) == {"create"}
+
+
 @pytest.mark.parametrize(
     ("kind", "seed"),
     [

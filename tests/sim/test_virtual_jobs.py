@@ -8,7 +8,7 @@ from virtual_jobs import counting, kmeans
 
 from flegel import Learning
 from flegel.core.pytree import Tree
-from flegel.core.shard import Shard
+from flegel.core.shard import Shard, unpack_tiles
 from flegel.job import Criteria, SyncSpec
 from flegel.results.result import utilization, worker_rows
 from flegel.sim.simulation import Costs
@@ -28,6 +28,16 @@ def test_the_objective_never_gets_worse_under_a_barrier(sync: str, seed: int) ->
     job = kmeans(sync, rows=1500, seed=seed, straggler="0:4x" if seed % 2 else "")
     values = np.array(objectives(job))
     assert (np.diff(values) <= 1e-9 * values[0]).all()
+    assert values[-1] == pytest.approx(objective_of_the_points(job), rel=1e-9)
+
+
+def objective_of_the_points(job) -> float:
+    """F(Q, θ) of the clusters in which the points are, without statistics."""
+    centroids, total = job.commits.final_parameter().centroids, 0.0
+    for learner in job.learners.values():
+        rows = unpack_tiles(learner.shard.features, learner.points)
+        total += ((rows - centroids[learner.shard.state_rows()[:, 0].astype(int)]) ** 2).sum()
+    return total
 
 
 @pytest.mark.parametrize("sync", EVERY)

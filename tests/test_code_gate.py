@@ -391,10 +391,10 @@ REASONS = {
 }  # fmt: skip
 """Who gives which reason at the gate. A new place here is a new way for code into a process: think twice."""
 NAMING = {
-    "api/jobs.py", "cli/demo.py", "cli/inspection.py", "cli/local_job.py", "cli/submit.py", "cluster/connected.py",
-    "compare/comparison.py", "runtime/job/find_algorithm.py", "runtime/checkpoint/resume.py",
+    "api/jobs.py", "cli/completion.py", "cli/demo.py", "cli/inspection.py", "cli/local_job.py", "cli/submit.py",
+    "cluster/connected.py", "compare/comparison.py", "runtime/job/find_algorithm.py", "runtime/checkpoint/resume.py",
 }  # fmt: skip
-"""Who may import a file by what the user has named."""
+"""Who may import a file by what the user has named; completion looks for built-in algorithms only."""
 
 
 def files() -> list[Path]:

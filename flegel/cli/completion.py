@@ -52,11 +52,12 @@ def data_sets(incomplete: str) -> list[str]:
 def hyper_parameters(ctx: Any, incomplete: str) -> list[str]:
     """Of the built-in algorithm that was typed before, with `=` behind it; a class of the user's is not imported. While
     an option lacks its value, the algorithm is among the words that are left over."""
+    from flegel.algorithms import BUILTINS
     from flegel.runtime.job.find_algorithm import find_algorithm
 
     name = str(ctx.params.get("algorithm") or next(iter(ctx.args), ""))
     try:
-        known = find_algorithm(name).hyper_parameters() if ":" not in name else {}
+        known = find_algorithm(name).hyper_parameters() if name in BUILTINS else {}
     except FlegelError:
         return []
     return _beginning((f"{each}=" for each in known), incomplete)

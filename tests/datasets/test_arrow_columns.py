@@ -11,9 +11,10 @@ import pytest
 
 from flegel.datasets import open_data
 from flegel.errors import DataError
+from tests import needs
 from tests.datasets.helpers import dense
 
-pa = pytest.importorskip("pyarrow")
+pa = needs.library("pyarrow")
 
 ROWS = 12
 

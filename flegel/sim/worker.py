@@ -243,7 +243,7 @@ class SimWorker(InlineWorker):
         self.pace.did(points, began - self._first_round_at)
         before = 0 if self.store is None else self.store.schedule.caught_up
         self._learn(points, order.round)
-        caught_up = 0 if self.store is None else self.store.schedule.caught_up - before
+        caught_up = 0 if self.store is None else self.store.schedule.end_order() - before
         self._overtime = (0, 0.0) if order.arrays else (points, ended - began)
         self.visits += points
         unseen = max(self.learner.points - self.visits, 0) if self.store is None else self.store.schedule.unseen

@@ -337,3 +337,25 @@ def test_visits_of_points_that_are_behind_are_counted_apart() -> None:
     train(100)
     assert schedule.caught_up == 5 * 64
     assert min(s.passes for s in schedule.segments) == 10
+
+
+def test_points_that_are_behind_belong_to_a_pass_that_visits_all() -> None:
+    """Under bsp every point is visited once under each θ, so that points that fell behind on their way stay behind."""
+    schedule = VisitSchedule(100)
+    schedule.resume([(60, 7), (40, 4)])
+    for _ in range(3):
+        schedule.begin()
+        before = schedule.caught_up
+        while (run := schedule.next(30)) is not None:
+            schedule.advance(run, run.end)
+        assert schedule.end_order() - before == 0
+
+
+def test_points_that_are_behind_alone_make_no_pass() -> None:
+    schedule = VisitSchedule(100)
+    schedule.resume([(60, 7), (40, 4)])
+    schedule.begin()
+    run = schedule.next(40)
+    assert run is not None and run.start == 60
+    schedule.advance(run, run.end)
+    assert schedule.end_order() == 40

@@ -93,6 +93,8 @@ class VisitSchedule:
         self.caught_up = 0
         """Visits so far of points that were more than one pass behind others here: however many these are, they do not
         tell that every point was visited."""
+        self._caught_up_here = 0
+        """Of these, those under the present θ."""
 
     # -- what it holds -------------------------------------------------------------------------------------
 
@@ -143,6 +145,7 @@ class VisitSchedule:
         goes back to it: what was visited since comes first, and its visits count as any others."""
         for segment in self.segments:
             segment.seen = False
+        self._caught_up_here = 0
         self._tidy()
         self._again = list(reversed(self._since_mark or ())) if cursor == "rewind" else []
         if cursor:
@@ -210,11 +213,21 @@ class VisitSchedule:
             self._split(at, reached)
             if self.segments[at].passes < self._most_passes - 1:
                 self.caught_up += self.segments[at].points
+                self._caught_up_here += self.segments[at].points
             self.segments[at].passes = 1 if first_pass else self.segments[at].passes + 1
             self.segments[at].seen, self.segments[at].anew = True, False
             at += 1
         for i in range(at - 1, first - 1, -1):
             self._join(i)
+
+    def end_order(self) -> int:
+        """`caught_up` when an order is done. Where every point that can be trained was visited under this θ, that was a
+        whole pass: visits of points that are behind were their part of it, and such points never catch up where all
+        are visited once under each θ."""
+        if self._caught_up_here and all(s.seen for s in self.segments if s.status == "active"):
+            self.caught_up -= self._caught_up_here
+            self._caught_up_here = 0
+        return self.caught_up
 
     # -- giving --------------------------------------------------------------------------------------------
 

@@ -500,7 +500,7 @@ class Trainer:
         exhausted = exhausted or visits >= points
         votes = store.votes(counted_anew=kernel.kind != "torch")
         call = kernel.overhead if self._in_batches else 0.0
-        rare = kernel.abandoned - before[0], schedule.caught_up - before[1]
+        rare = kernel.abandoned - before[0], schedule.end_order() - before[1]
         updates = local is not None and local.useful
         return TrainerDone(visits, exhausted, schedule.unseen, votes, ended - began, began, ended, call, *rare, updates)
 

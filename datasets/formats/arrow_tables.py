@@ -106,7 +106,8 @@ class _Arrow:
     def read(self, block: int, columns: list[str]) -> Any:
         pa = import_pyarrow()
         with _whole_file(self.path):
-            found = _selected(pa.Table.from_batches([self._batch(block)]), columns)
+            places = _places(self.schema.names)
+            found = pa.Table.from_batches([self._batch(block)]).select([at for name in columns for at in places[name]])
             if (block, *columns) not in self._validated:  # reads all values; a large block is asked for part by part
                 found.validate(full=True)
                 self._validated.add((block, *columns))
@@ -146,9 +147,12 @@ class _ArrowStream(_Arrow):
         return pa.ipc.read_record_batch(message, self.schema)
 
 
-def _selected(table: Any, columns: Sequence[str]) -> Any:
-    """The columns with these names: all of them where a name is that of several."""
-    return table.select([at for name in columns for at, own in enumerate(table.column_names) if own == name])
+def _places(names: Sequence[str]) -> dict[str, list[int]]:
+    """Where each name stands: several columns may have the same."""
+    found: dict[str, list[int]] = {}
+    for at, name in enumerate(names):
+        found.setdefault(name, []).append(at)
+    return found
 
 
 @contextmanager
@@ -439,14 +443,10 @@ class ArrowTable(FileTable):
 
     def chunks(self, wanted: Sequence[int]) -> Iterator[list[RawColumn]]:
         stored = self.blocks.schema.names
+        turns = {at: turn for places in _places(stored).values() for turn, at in enumerate(places)}
         for block, rows in enumerate(self.blocks.counts):
             if rows:
                 table = self.blocks.read(block, sorted({stored[k] for k in wanted}))
-                read: dict[str, list[int]] = {}  # several columns may have one name; they keep their order
-                for at, name in enumerate(table.column_names):
-                    read.setdefault(name, []).append(at)
-                places = [read[stored[k]][stored[:k].count(stored[k])] for k in wanted]
-                yield [
-                    column_of(table.column(at), self.names[k], self.origin)
-                    for k, at in zip(wanted, places, strict=True)
-                ]
+                read = _places(table.column_names)
+                columns = [table.column(read[stored[k]][turns[k]]) for k in wanted]
+                yield [column_of(c, self.names[k], self.origin) for k, c in zip(wanted, columns, strict=True)]

@@ -81,11 +81,16 @@ test-newest:  ## the same with the newest versions that are to be had, which `ma
 RESOLVE := build/lock/bin/uv pip compile --quiet --universal --python-version 3.11 --no-annotate --upgrade \
 	--custom-compile-command 'make lock' --constraint $(LOCKS)/held.txt
 
-lock:  ## the newest versions that pyproject.toml allows, for every Python and processor, into packaging/locks
+NAMES_OF_EXTRAS = $(shell python3 -c \
+	"import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies'])")
+
+lock:  ## the newest versions that pyproject.toml allows, for every Python and processor and each extra, into packaging/locks
 	python3 -m venv build/lock
 	build/lock/bin/pip $(INSTALL) uv
 	$(RESOLVE) --extra dev --extra docs --output-file $(LOCKS)/dev.txt pyproject.toml
 	$(RESOLVE) --extra dev --extra extras --constraint $(LOCKS)/dev.txt --output-file $(LOCKS)/extras.txt pyproject.toml
+	set -e; for extra in $(filter-out dev docs extras,$(NAMES_OF_EXTRAS)); do $(RESOLVE) --extra $$extra \
+		--constraint $(LOCKS)/extras.txt --output-file $(LOCKS)/$$extra.txt pyproject.toml; done
 
 smoke: $(VENV)/.dev  ## one small case of every figure, six minutes of processor time (nine by the clock where others use both cores, too); fails where one is not complete
 	$(PY) -m bench.run_suite run all --scale smoke --out runs/smoke

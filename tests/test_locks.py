@@ -16,7 +16,11 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 PYTHONS = [match[1] for text in PROJECT["classifiers"] if (match := re.search(r":: (3\.\d+)$", text))]
-LOCKS = {"dev": ("dev", "docs"), "extras": ("dev", "extras")}
+TOGETHER = {"dev": ("dev", "docs"), "extras": ("dev", "extras")}
+"""Environments of the tests; every other extra has a file of its own."""
+
+OF_ONE_EXTRA = sorted({*PROJECT["optional-dependencies"]}.difference(*TOGETHER.values()))
+LOCKS = {**TOGETHER, **{extra: (extra,) for extra in OF_ONE_EXTRA}}
 
 
 def wanted(extra: str) -> Iterator[Requirement]:
@@ -41,12 +45,8 @@ def applicable(requirement: Requirement, python: str, machine: str) -> bool:
     return requirement.marker is None or requirement.marker.evaluate(environment)
 
 
-@pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
-@pytest.mark.parametrize("python", PYTHONS)
-@pytest.mark.parametrize("lock", LOCKS)
-def test_everything_has_one_version_that_is_allowed(lock: str, python: str, machine: str) -> None:
-    asked = [Requirement(text) for text in PROJECT["dependencies"]]
-    asked += [requirement for extra in LOCKS[lock] for requirement in wanted(extra)]
+def pinned(lock: str, python: str, machine: str) -> dict[str, str]:
+    """Versions by name, one of each, that this Python on this processor gets."""
     found: dict[str, str] = {}
     for pin in pins(lock):
         if applicable(pin, python, machine):
@@ -54,10 +54,28 @@ def test_everything_has_one_version_that_is_allowed(lock: str, python: str, mach
             (only,) = pin.specifier
             assert only.operator == "==" and "+" not in only.version, f"{pin}: a version that PyPI has"
             found[canonicalize_name(pin.name)] = only.version
+    return found
+
+
+def test_every_extra_has_a_file_and_every_file_an_extra() -> None:
+    files = {path.stem for path in (ROOT / "packaging" / "locks").glob("*.txt")}
+    assert files == {"held", *LOCKS}, "run `make lock`; remove the file of an extra that is gone"
+
+
+@pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
+@pytest.mark.parametrize("python", PYTHONS)
+@pytest.mark.parametrize("lock", LOCKS)
+def test_everything_has_one_version_that_is_allowed(lock: str, python: str, machine: str) -> None:
+    asked = [Requirement(text) for text in PROJECT["dependencies"]]
+    asked += [requirement for extra in LOCKS[lock] for requirement in wanted(extra)]
+    found = pinned(lock, python, machine)
     for requirement in asked:
         if applicable(requirement, python, machine):
             version = found.get(canonicalize_name(requirement.name), "")
             assert version and version in requirement.specifier, f"{requirement}: {version or 'none'}; run `make lock`"
+    tested = pinned("extras", python, machine)
+    others = {name for name, version in found.items() if tested.get(name, version) != version}
+    assert not others, "versions of one extra are those that `make test-extras` installs; run `make lock`"
 
 
 def test_versions_that_are_held_are_those_of_the_locks() -> None:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from bench.common import second_job as scenario
 from bench.common import suite
+from bench.figures import psp, runtime_even
+from tests.needs import library
 
 
 @pytest.mark.processes
@@ -42,3 +47,52 @@ def test_the_larger_and_smaller_sets_are_those_of_the_paper() -> None:
     assert smaller == {
         "gmm": "susy", "kmeans": "hepmass", "fcm": "hepmass", "lr": "higgs", "nmf": "ml10m", "cnn": "syn"
     }  # fmt: skip
+
+
+def test_fig_8_is_raced_alone_and_beside_a_job_of_as_many_workers(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Natural without stragglers: with fewer workers the second job would slow some of ours and not others."""
+    beside: list[int] = []
+    raced: list[tuple[str, tuple[int, ...], int]] = []
+
+    @contextmanager
+    def job(workers: int) -> Iterator[None]:
+        beside.append(workers)
+        yield
+        beside.remove(workers)
+
+    def race(bench: suite.Suite, cases: list[suite.Case], straggler: str, scenario: str) -> None:
+        assert not straggler
+        raced.append((scenario, tuple(beside), len(cases)))
+
+    monkeypatch.setattr(runtime_even, "second_job", job)
+    monkeypatch.setattr(runtime_even, "compare_runtimes", race)
+    monkeypatch.setattr("sys.argv", ["runtime_even", "--scale", "small", "--workers", "5", "--out", str(tmp_path)])
+    runtime_even.main()
+    assert raced == [("no stragglers", (), 6), ("natural, no stragglers", (5,), 6)]
+
+
+def test_vgg_with_all_kernels_is_trained_alone_on_a_gpu_by_chosen_workers_and_models(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    library("torch")
+    trained: list[tuple[int, str, int, str]] = []
+
+    def train(
+        _: suite.Suite, aim: psp.Aim, workers: int, model: str, limit: float
+    ) -> tuple[psp.AccuracyReached, float]:
+        assert limit > 0
+        trained.append((workers, model, aim.case.settings["width"], aim.device))
+        return psp.AccuracyReached(aim.accuracy), 0.5
+
+    def no_races(_: suite.Suite) -> None:
+        raise AssertionError("races to a loss")
+
+    monkeypatch.setattr(psp, "lacking", lambda need: "")
+    monkeypatch.setattr(psp, "_to_accuracy", train)
+    monkeypatch.setattr(psp, "races", no_races)
+    words = "psp --scale small --budget 100 --parts vgg --all-kernels --clients 3,12 --models psp,bsp --out"
+    monkeypatch.setattr("sys.argv", [*words.split(), str(tmp_path)])
+    psp.main()
+    assert trained == [(workers, model, 64, "cuda:0") for workers in (3, 12) for model in ("psp", "bsp")]

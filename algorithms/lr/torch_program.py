@@ -1,7 +1,8 @@
 """Logistic regression over blocks of rows by torch, for GPUs: the same statistics as the hooks. Imports torch.
 
-Follows `point.visit` for all rows of a block at once, in float64. A point's curvature enters the sums only where it has
-changed by more than a given part, so after the first passes a visit costs little more than its gradient.
+Follows `point.visit` for all rows of a block at once. Rows of float32 are multiplied as they are, as by processors, and
+sums of `SUMMED_ROWS` of them are added in float64; everything else is float64. A point's curvature enters the sums only
+where it has changed by more than a given part, so after the first passes a visit costs little more than its gradient.
 """
 
 from __future__ import annotations
@@ -15,19 +16,25 @@ import torch
 from flegel.algorithms.lr.point import BENT_PART, LEAST_BEND, MOST_CLASS_SCORE, MOST_SCORE
 from flegel.configuration.active import active
 
+SUMMED_ROWS = 512  # of which a product in float32 is one sum, as on processors
+BLOCK_SCALARS = 16  # float64 numbers of a row and output that a visit makes
+
 
 class LogisticProgram:
     """θ on the device."""
 
     def __init__(self, algorithm: Any, device: torch.device) -> None:
         self._device, self._memory = device, 1.0 if algorithm.memory else 0.0
+        self._outputs = 1
 
     def block(self, columns: int) -> int:
-        return max(active().gpu.lr_block_numbers // max(columns + 1, 1), 1024) if self._device.type == "cuda" else 8192
+        numbers = columns + 1 + BLOCK_SCALARS * self._outputs
+        return max(active().gpu.lr_block_numbers // numbers, 1024) if self._device.type == "cuda" else 8192
 
     def set_parameter(self, parameter: Any) -> None:
         put = self._put
         self._weights, self._bias, classes = put(parameter.weights), put(parameter.bias), put(parameter.classes)
+        self._outputs = len(self._weights)
         self._classes, self._places = torch.sort(classes)
         self._importance, self._metric = put(parameter.internal_importance), put(parameter.internal_metric)
         self._penalty, self._theta_number, self._part, self._floor, self._cap = parameter.internal_visit[:5].tolist()
@@ -52,16 +59,17 @@ class LogisticProgram:
         if not bool(known.all()):
             rows = torch.nonzero(known).reshape(-1)
             kept = state[rows]
-            self._visit(features[rows].double(), self._places[place[rows]], kept, sums)
+            self._visit(_floats(features[rows]), self._places[place[rows]], kept, sums)
             state[rows] = kept
             return
-        self._visit(features.double(), self._places[place], state, sums)
+        self._visit(_floats(features), self._places[place], state, sums)
 
     def _visit(self, x: torch.Tensor, target: torch.Tensor, state: torch.Tensor, sums: Sequence[torch.Tensor]) -> None:
         """Do what `LR.updateDataPoint` does for a block of rows at once."""
         gradient, curvature, counts, loss, seen, stamps, visits, _, bent = sums
-        outputs = len(self._weights)
-        residual, cost = self._residuals(torch.addmm(self._bias, x, self._weights.T), target)
+        outputs = self._outputs
+        scores = self._bias + (x @ self._weights.T.to(x.dtype)).double()
+        residual, cost = self._residuals(scores, target)
         weight = self._importance[target]
         before = state.to(torch.float64, copy=True)
         first = before[:, -1] == 0.0
@@ -75,9 +83,9 @@ class LogisticProgram:
         state[:, -1] = self._theta_number
         fresh = state.double()
         steps = fresh[:, :outputs] - self._memory * before[:, :outputs]
-        gradient[:, :-1] += steps.T @ x
+        gradient[:, :-1] += _product(steps, x)
         gradient[:, -1] += steps.sum(0)
-        counts.index_add_(0, target[first], torch.ones(int(first.sum()), dtype=torch.float64, device=x.device))
+        counts.index_add_(0, target, first.double())
         loss += (fresh[:, outputs] - before[:, outputs]).sum()
         seen += first.sum()
         stamps += (self._theta_number - before[:, -1]).sum()
@@ -127,12 +135,26 @@ class LogisticProgram:
     ) -> None:
         """Σ step·x̃·x̃ᵀ, lower triangle, or its diagonal where that is all that is kept."""
         some = torch.nonzero(outdated.any(1)).reshape(-1)
-        if not len(some):
-            return
-        ones = torch.ones((len(some), 1), dtype=torch.float64, device=x.device)
-        rows = torch.cat([(x[some] - self._metric[0, :-1]) / self._metric[1, :-1], ones], 1)
-        for k, step in enumerate(steps[some].T):
+        for part in some.split(max(active().gpu.lr_block_numbers // (4 * curvature.shape[-1]), 1024)):
+            ones = torch.ones((len(part), 1), dtype=torch.float64, device=x.device)
+            rows = torch.cat([(x[part].double() - self._metric[0, :-1]) / self._metric[1, :-1], ones], 1)
             if curvature.shape[1] == 1 or self._diagonal:
-                curvature[k, 0] += step @ (rows * rows)
-            else:
+                curvature[:, 0] += steps[part].T @ (rows * rows)
+                continue
+            for k, step in enumerate(steps[part].T):
                 curvature[k] += torch.tril((rows * step[:, None]).T @ rows)
+
+
+def _floats(rows: torch.Tensor) -> torch.Tensor:
+    return rows if rows.dtype == torch.float32 else rows.double()
+
+
+def _product(factors: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    """factorsᵀ·rows in float64; in float32 only over few rows at a time, and over more where the sums are large."""
+    if rows.dtype == torch.float64:
+        return factors.T @ rows
+    several = max(SUMMED_ROWS, len(rows) * factors.shape[1] * rows.shape[1] // active().gpu.lr_block_numbers)
+    whole, factors = len(rows) // several * several, factors.to(rows.dtype)
+    parts = factors[:whole].view(-1, several, factors.shape[1]).transpose(1, 2)
+    summed = torch.bmm(parts, rows[:whole].view(-1, several, rows.shape[1])).sum(0, dtype=torch.float64)
+    return summed + (factors[whole:].T @ rows[whole:]).double()

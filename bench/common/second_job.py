@@ -2,7 +2,7 @@
 
 The FSP paper's Natural scenario: a job of sixteen workers is followed by another one on some of its machines, and the
 workers there become stragglers for as long as both run. Here both run on one machine, and where the second job's
-workers run is the operating system's choice.
+workers run is the operating system's choice. With as many workers as the measured job it disturbs all of them alike.
 """
 
 from __future__ import annotations

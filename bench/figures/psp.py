@@ -46,7 +46,9 @@ LR_FIGURES = ("002-table2", "002-fig8", "002-fig6")
 """Time, use of processors, loss."""
 ITERATIONS = 16  # of a pass, where a model has iterations: bsp is then the paper's, with a barrier after each of them
 BY_ITERATION = {"bsp": "bsp-mini", "asp": "asp", "ssp": "ssp", "psp": "psp"}
-HELD_OUT = 0.1  # of the rows, on which the accuracy is taken
+HELD_OUT, MOST_HELD_OUT = 0.1, 1000  # of the rows, and rows at most, on which the accuracy is taken
+LOOKS = {"termination.validation_share_of_time": 0.2, "termination.validated_numbers": float(1 << 19)}
+"""Held-out rows are looked at so often that the time to an accuracy is known to some seconds, also of networks."""
 LOSS = 0.1  # mean log loss; separable images have no optimum to come within a per mille of
 
 
@@ -171,7 +173,8 @@ def aims(bench: suite.Suite) -> list[Aim]:
         found.append(Aim(CASE.name, CASE, 0.92, PAPER, LR_FIGURES))
     if "vgg" in bench.options.parts and bench.has("algorithm:vgg11", for_="VGG-11 to 75 %"):
         part, case = ("a 16th", SMOKE_VGG) if bench.scale == "smoke" else ("an eighth", VGG)
-        found.append(Aim(f"{case.name}, {part} of the kernels", case, 0.75, PAPER_VGG, VGG_FIGURES))
+        if not bench.options.all_kernels:
+            found.append(Aim(f"{case.name}, {part} of the kernels", case, 0.75, PAPER_VGG, VGG_FIGURES))
         if not (why := lacking("device:gpu")):
             wide = VGG._replace(settings={**VGG.settings, "width": 64})
             found.append(Aim("vgg11-cifar10, all kernels, on a GPU", wide, 0.75, PAPER_VGG, VGG_FIGURES, "cuda:0"))
@@ -182,11 +185,14 @@ def aims(bench: suite.Suite) -> list[Aim]:
 
 def to_accuracies(bench: suite.Suite) -> None:
     """Tables 1 and 2 with the paper's own targets, for 3 to 12 workers; what these runs say of Fig. 5 to 8."""
-    smoke = bench.scale == "smoke"
+    smoke, options = bench.scale == "smoke", bench.options
     clients, models = ((3,), ("bsp", "psp")) if smoke else ((3, 6, 9, 12), (*BY_ITERATION, "fsp"))
     chosen = aims(bench)
-    wanted = [(aim, workers, model) for workers in clients for aim in chosen for model in models]
-    ends = 0.0 if smoke else 0.5 * bench.left()  # the other half is that of the races
+    wanted = [
+        (aim, workers, model) for workers in options.clients or clients for aim in chosen
+        for model in options.models or models
+    ]  # fmt: skip
+    ends = 0.0 if smoke or options.all_kernels else 0.5 * bench.left()  # the other half is that of the races
     rows: list[list[str]] = []
     lines: dict[str, list[Series]] = {}
     for number, (aim, workers, model) in enumerate(wanted):
@@ -237,20 +243,29 @@ def _to_accuracy(bench: suite.Suite, aim: Aim, workers: int, model: str, limit: 
         more["cluster"] = bench.cluster(workers)
     result = flegel.run(
         type(resolve(aim.case.algorithm))(**aim.case.settings), bench.data(aim.case), workers=workers,
-        sync=BY_ITERATION.get(model, model), straggler=speeds(workers), validate=HELD_OUT, max_seconds=limit,
-        tolerance=0.0, seed=bench.options.seed, callbacks=[reached], progress=False, **iterations, **more,
+        sync=BY_ITERATION.get(model, model), straggler=speeds(workers), max_seconds=limit, tolerance=0.0,
+        validate=min(HELD_OUT, MOST_HELD_OUT / aim.case.rows[bench.scale]), seed=bench.options.seed, settings=LOOKS,
+        callbacks=[reached], progress=False, **iterations, **more,
     )  # fmt: skip
     return reached, float(result.utilization)
 
 
 def main() -> None:
-    options = suite.arguments(__doc__, [suite.parts_option(PARTS)])
+    options = suite.arguments(
+        __doc__,
+        [
+            suite.parts_option(PARTS),
+            ("--clients", {"type": lambda text: [int(word) for word in text.split(",")], "help": "numbers of workers"}),
+            ("--models", {"type": lambda text: text.split(","), "help": "to the accuracies; all by default"}),
+            ("--all-kernels", {"action": "store_true", "help": "VGG-11 on a GPU only, and no races to a loss"}),
+        ],
+    )
     with suite.Suite(__file__, __doc__, options) as bench:
         if "schedules" in options.parts:
             schedules(bench)
         if {"lr", "vgg"} & set(options.parts):
             to_accuracies(bench)
-            if bench.scale != "smoke":
+            if bench.scale != "smoke" and not options.all_kernels:
                 races(bench)
 
 

@@ -1,11 +1,12 @@
-"""How fast are jobs over sparse rows beside scikit-learn: k-means and LR of text, NMF of ratings?
+"""How fast are jobs over sparse rows beside scikit-learn: k-means, LR and NMF of text, NMF of ratings?
 
-    python -m bench.micro.text [--repeat 3] [--rows 17611] [--words 12626] [--only kmeans lr nmf] [--quick]
-        [--out FILE]
+    python -m bench.micro.text [--repeat 3] [--rows 17611] [--words 12626] [--only kmeans lr nmf topics] [--quick]
+        [--seed 0] [--out FILE]
 
 Rows in the shape of TF-IDF of the 20 newsgroups: words by Zipf's law, about 75 different ones a row, 20 classes that
-overlap, length 1. Ratings in the shape of ml-100k: 943 users, 1,682 items. Both sides train with their defaults on the
-same rows, in the same process, one after the other, after a call each that compiles and starts workers. A ratio is the
+overlap, length 1. Ratings in the shape of ml-100k: 943 users, 1,682 items. `topics` is NMF of rank 20 of the text. Both
+sides train with their defaults on the same rows, in the same process, one after the other, after a call each on a
+twentieth of the rows that compiles and starts workers. A ratio is the
 median time of scikit-learn over that of Flegel: above 1, Flegel is faster. Beside it stands what each reached: the sum
 of squared distances, the penalized loss, the reconstruction error; less is better. Asserts nothing.
 """
@@ -80,7 +81,7 @@ def rating_rows() -> Any:
     return scipy.sparse.csr_matrix(np.where(known, np.clip(np.round(taste / taste.mean() * 3.0), 1, 5), 0.0))
 
 
-def cases(rows: int, words: int) -> dict[str, Case]:
+def cases(text: Any, labels: Any, ratings: Any) -> dict[str, Case]:
     from sklearn.cluster import KMeans as PeerKMeans
     from sklearn.decomposition import NMF as PeerNMF
     from sklearn.linear_model import LogisticRegression as PeerLR
@@ -89,9 +90,6 @@ def cases(rows: int, words: int) -> dict[str, Case]:
     from flegel.algorithms.kmeans import KMeans
     from flegel.sklearn import NMF, LogisticRegression
 
-    text, labels = text_rows(rows, words)
-    ratings = rating_rows()
-
     def loss(model: Any) -> float:
         chances = model.predict_proba(text)[np.arange(len(labels)), labels]
         return float(-np.log(np.maximum(chances, 1e-300)).mean() + 0.5 * (model.coef_**2).sum() / len(labels))
@@ -99,6 +97,11 @@ def cases(rows: int, words: int) -> dict[str, Case]:
     def error(model: Any) -> float:
         weights = model.transform(ratings)
         return float(np.linalg.norm(ratings.toarray() - weights @ model.components_))
+
+    def topic_error(model: Any) -> float:
+        weights, topics = model.transform(text), model.components_
+        square = text.multiply(text).sum() - 2 * ((text @ topics.T) * weights).sum()
+        return float(np.sqrt(square + ((weights.T @ weights) * (topics @ topics.T)).sum()))
 
     return {
         "kmeans": Case(
@@ -116,14 +119,20 @@ def cases(rows: int, words: int) -> dict[str, Case]:
             error,
             error,
         ),
+        "topics": Case(
+            lambda: NMF(CLASSES).fit(text),
+            lambda: PeerNMF(CLASSES, init="random", random_state=0).fit(text),
+            topic_error,
+            topic_error,
+        ),
     }  # fmt: skip
 
 
-def measured(case: Case, repeat: int) -> dict[str, float]:
+def measured(case: Case, small: Case, repeat: int) -> dict[str, float]:
     """Both sides in turn; medians of seconds, and what they reached in the median."""
     took: tuple[list[float], list[float]] = [], []
     reached: tuple[list[float], list[float]] = [], []
-    case.ours(), case.theirs()
+    small.ours(), small.theirs()
     for _ in range(repeat):
         for side, (train, value) in enumerate(((case.ours, case.our_value), (case.theirs, case.their_value))):
             began = time.perf_counter()
@@ -145,17 +154,20 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--rows", type=int, default=17_611)
     parser.add_argument("--words", type=int, default=12_626)
-    parser.add_argument("--only", nargs="*", default=["kmeans", "lr", "nmf"])
+    parser.add_argument("--only", nargs="*", default=["kmeans", "lr", "nmf", "topics"])
+    parser.add_argument("--seed", type=int, default=0, help="of the text")
     parser.add_argument("--quick", action="store_true", help="a quarter of the rows, one timed run of each side")
     parser.add_argument("--out", "--json", dest="json", type=Path, help="where the summary is written")
     given = parser.parse_args(argv)
     if given.quick:
         given.rows, given.repeat = given.rows // 4, 1
     warnings.simplefilter("ignore")
-    known = cases(given.rows, given.words)
+    text, labels = text_rows(given.rows, given.words, given.seed)
+    known, few = cases(text, labels, rating_rows()), max(500, given.rows // 20)
+    small = cases(text[:few], labels[:few], rating_rows()[:few])
     found = {}
     for name in given.only:
-        found[name] = line = measured(known[name], given.repeat)
+        found[name] = line = measured(known[name], small[name], given.repeat)
         print(
             f"{name:7} Flegel {line['ours_s']:6.2f} s  scikit-learn {line['theirs_s']:6.2f} s  ratio "
             f"{line['ratio']:5.2f}   reached {line['our_value']:.6g} and {line['their_value']:.6g}",
@@ -164,7 +176,7 @@ def main(argv: list[str]) -> int:
     if given.json:
         about = {
             "title": "Sparse text and ratings beside scikit-learn",
-            "command": f"python -m bench.micro.text --rows {given.rows} --words {given.words}",
+            "command": f"python -m bench.micro.text --rows {given.rows} --words {given.words} --seed {given.seed}",
             "commit": commit(),
             "machine": machine(),
         }

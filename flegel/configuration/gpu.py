@@ -35,8 +35,11 @@ class GpuSettings:
         int, Setting("numbers", "Of the largest product of a mixture's block on a GPU.", 1, 1099511627776)
     ] = 2**26
     lr_block_numbers: Annotated[
-        int, Setting("numbers", "Of the float64 copy of a block of logistic regression on a GPU.", 1, 1099511627776)
-    ] = 2**26
+        int,
+        Setting(
+            "numbers", "Of rows and intermediate results of a block of logistic regression on a GPU.", 1, 1099511627776
+        ),
+    ] = 2**28
     blocks_per_multiprocessor: Annotated[
         int,
         Setting(

@@ -421,9 +421,9 @@ class GeneralizedLinear(Algorithm):
                 step[-1] = -gradient[-1] / diagonal[-1] if diagonal[-1] > 0 else 0.0
         else:
             if search.best < 1e299:
-                pairs = with_pair(pairs, at, gradient, parameter.internal_best)
+                pairs = np.array(with_pair(list(pairs), at, gradient, parameter.internal_best))
             scale = np.where(diagonal > 0, diagonal, 1.0)
-            step = quasi_newton(gradient, pairs, Solver(lambda slope: -slope / scale)) * free
+            step = quasi_newton(gradient, list(pairs), Solver(lambda slope: -slope / scale)) * free
         gap = max(-float(gradient @ step), 0.0) / 2.0
         if self.shapes and step[-1] < -0.5 * at[-1]:
             step *= -0.5 * at[-1] / step[-1]  # a scale stays above 0, and points stay where curvature is known

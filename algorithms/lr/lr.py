@@ -17,6 +17,7 @@ from flegel.algorithms.class_labels import label_values
 from flegel.algorithms.lr import answers, kernels
 from flegel.algorithms.lr.curvature import add_outer
 from flegel.algorithms.lr.model import (
+    PAIR_NAMES,
     Gradients,
     Linear,
     check_classes,
@@ -24,12 +25,15 @@ from flegel.algorithms.lr.model import (
     intercept_loss,
     joined,
     least_weight,
+    no_pairs,
     number_of,
+    pairs_in,
     reject_regression_targets,
     reject_unknown_labels,
     shown_label,
     shown_labels,
     start_loss,
+    with_pairs,
 )
 from flegel.algorithms.lr.point import SUMS, visit
 from flegel.algorithms.lr.precondition import coordinates, plain, scaled
@@ -65,7 +69,7 @@ from flegel.algorithms.lr.search import (
 from flegel.algorithms.lr.shapes import kernel_choice, served_by
 from flegel.algorithms.rows import add_scaled, dot
 from flegel.configuration.active import active
-from flegel.core.pytree import Array
+from flegel.core.pytree import Array, given
 from flegel.core.shard import DataPoint, Shard, Sparse
 from flegel.declarations.accepts import Accepts
 from flegel.declarations.figures import ReportedFigures
@@ -106,13 +110,13 @@ class LR(Algorithm):
     accepts = Accepts(sparse=True, weighted=True, labels="classes")
     learning = Learning(
         trivial="the intercept alone",
-        auxiliary=tuple(name for name in Linear._fields if name.startswith("internal_")),
+        auxiliary=(*(name for name in Linear._fields if name.startswith("internal_")), *PAIR_NAMES),
     )
     placement = ParameterPlacement(
         unsharded="the length of each step is found along all of θ at once (lr-gradient takes plain steps, and can)",
         not_additive="its step search compares the loss of θ with that of the step before, which a θ from outside "
         "breaks; `lr-gradient` and `lr-local` can be trained by groups",
-        unsent=("internal_search", "internal_best", "internal_pairs"),
+        unsent=("internal_search", "internal_best", *PAIR_NAMES),
     )
     kernels = Kernels(layout="tiles", torch_program="flegel.algorithms.lr.torch_program:LogisticProgram")
     figures = ReportedFigures(shown=("accuracy",))
@@ -207,7 +211,7 @@ class LR(Algorithm):
         summed = LATER if late else float(full)
         mass = np.ones(len(sample.labels)) if sample.weights is None else sample.weights
         counts = np.array([mass[np.asarray(sample.labels) == c].sum() for c in self._label_values], dtype=np.float64)
-        return Linear(
+        start = Linear(
             weights=np.zeros((outputs, columns)),
             bias=np.zeros(outputs),
             classes=np.array(self._label_values),
@@ -217,9 +221,9 @@ class LR(Algorithm):
             internal_importance=self._importance(counts),
             internal_search=begin(sample.points, held, rounding_of(sample.features)),
             internal_best=np.zeros((2, outputs, columns + 1)),
-            internal_pairs=np.zeros((pairs, 2, outputs, columns + 1)),
             internal_metric=metric,
         )
+        return with_pairs(start, no_pairs(pairs, outputs, columns + 1))
 
     def continueParameter(self, previous: Linear, sample: Sample, rng: np.random.Generator) -> Linear:
         """The weights and bias of before; the search for the next step begins anew, from exact measurements."""
@@ -409,7 +413,7 @@ class LR(Algorithm):
         if search.measured == 0 or (short and not search.wary):  # to the best θ; from there with a bounding curvature
             damping = min(1e3 * search.damping, most)
             search = search._replace(wary=2.0, promised=0.0, length=1.0, brought=NOT_YET, damping=damping)
-            parameter = parameter._replace(internal_pairs=np.zeros_like(parameter.internal_pairs))
+            parameter = with_pairs(parameter, no_pairs(len(pairs_in(parameter)), *theta.shape))
             return self._moved(aggregator, parameter, best, search)
         factor = shorter(search, value, float(np.vdot(gradient, theta - best)), not self.l1)
         search = search._replace(
@@ -432,10 +436,10 @@ class LR(Algorithm):
     ) -> Linear:
         """This θ, `measured` with its gradient, is the best; the next step starts from it."""
         curvature = self._curvatures(aggregator, parameter)
-        (theta, gradient), pairs = measured, parameter.internal_pairs
-        if len(pairs) and search.measured:
+        (theta, gradient), pairs = measured, pairs_in(parameter)
+        if pairs and search.measured:
             if search.length < active().lr.pairs_kept_above_length:
-                pairs = np.zeros_like(pairs)
+                pairs = no_pairs(len(pairs), *theta.shape)
             pairs = with_pair(pairs, theta, gradient, parameter.internal_best)
         newton = self._newton(parameter, curvature)
         left = float(np.vdot(gradient, theta - parameter.internal_best[0])) if search.promised < 0.0 else 0.0
@@ -451,7 +455,7 @@ class LR(Algorithm):
             checked = following_check(search, curvature.diagonal, gap <= self.learning.tolerance)
             if checked in (CHECKING, RECOUNTED):
                 if search.bent and search.checked != UNCHECKED:
-                    pairs = np.zeros_like(pairs)
+                    pairs = no_pairs(len(pairs), *theta.shape)
                 known, step = NOT_YET, self._checking_step(theta, before, curvature, pairs, gradient, left)
                 search = search._replace(pace=step.pace, promised=step.promised)
             search = search._replace(checked=checked)
@@ -468,7 +472,7 @@ class LR(Algorithm):
             usual=gains.usual,
             before=gains.before,
         )
-        parameter = parameter._replace(internal_best=measured, internal_pairs=pairs)
+        parameter = with_pairs(parameter._replace(internal_best=given(measured)), pairs)
         mode = float(parameter.internal_visit[5])
         if mode == EMPTYING or (mode == LATER and self._too_slow(search, theta.shape[1])):
             numbers = parameter.internal_visit.copy()
@@ -488,7 +492,7 @@ class LR(Algorithm):
         theta: Array,
         search: StepSearch,
         curvature: Curvature,
-        pairs: Array,
+        pairs: Sequence[Array],
         value: float,
         gradient: Array,
         newton: bool,
@@ -518,13 +522,19 @@ class LR(Algorithm):
         return PlannedStep(step, promised, damping, pace)
 
     def _checking_step(
-        self, theta: Array, search: StepSearch, curvature: Curvature, pairs: Array, gradient: Array, left: float
+        self,
+        theta: Array,
+        search: StepSearch,
+        curvature: Curvature,
+        pairs: Sequence[Array],
+        gradient: Array,
+        left: float,
     ) -> PlannedStep:
         """A step by the curvature of the points alone."""
         solver = curvature.solver(self._penalty, search.damping)
         step = solver.solve(gradient)
-        if curvature.diagonal and len(pairs) and pairs[0].any():
-            step *= float(np.vdot(pairs[0, 0], pairs[0, 1])) / solver.length(pairs[0, 1])
+        if curvature.diagonal and pairs and pairs[0].any():
+            step *= float(np.vdot(pairs[0][0], pairs[0][1])) / solver.length(pairs[0][1])
         before = search if search.checked in (CHECKING, RECOUNTED) else search._replace(promised=0.0)
         pace = longer(before, left, float(np.vdot(gradient, step)))
         step = self._balanced_step(theta, pace * step)
@@ -570,7 +580,7 @@ class LR(Algorithm):
 
     def _newton(self, parameter: Linear, curvature: Curvature) -> bool:
         """Steps are Newton's, with the curvature as it is; otherwise L-BFGS corrects it by pairs."""
-        return not len(parameter.internal_pairs) or (curvature.full and self.outputs == 1)
+        return not pairs_in(parameter) or (curvature.full and self.outputs == 1)
 
     def _balanced_step(self, theta: Array, step: Array) -> Array:
         """`step`, in place, so that it leads to weights of all classes that sum to 0. With l2 they do at the minimum,
@@ -621,7 +631,7 @@ class LR(Algorithm):
         least = active().lr.negligible_curvature if exactly else active().lr.negligible_in_diagonal
         floor = 0.0 if mode == EMPTYING else max(least * mean, 0.0)
         numbers = [self._penalty.value(theta), number, part, floor, cap, *parameter.internal_visit[5:]]
-        weights, bias = theta[:, :-1].copy(), theta[:, -1].copy()
+        weights, bias = given(theta[:, :-1].copy()), given(theta[:, -1].copy())
         search = search._replace(bent=0.0) if search.promised else search  # 0: θ may be the same
         made = {"internal_visit": np.array(numbers), "internal_search": np.array(search)}
         return parameter._replace(weights=weights, bias=bias, **made)

@@ -10,11 +10,14 @@ import numpy as np
 
 from flegel.algorithm import MOST_CLASSES, Sample
 from flegel.configuration.active import active
-from flegel.core.pytree import Array
+from flegel.core.pytree import Array, bundle_type, given
 from flegel.errors import UsageError, nearest
 
 MOST_SHOWN = 30
 """Labels that a message lists."""
+
+PAIR_NAMES = tuple(f"internal_pair_{i}" for i in range(100))
+"""As many as the setting `lr.most_pairs` may ask for."""
 
 
 class Linear(NamedTuple):
@@ -23,8 +26,8 @@ class Linear(NamedTuple):
     Fields whose names begin with `internal_` are the algorithm's own. `visit`: penalty, number of this θ, when
     curvature is counted again (part, floor), its cap, whether all of it is summed (1; 0: the diagonal; above: see
     `search.LATER`), and, where points have weights, the least of them (0: not known). `importance`: the weight of every
-    class. `search`: a `StepSearch`. `best`: the best θ that was measured, and its gradient. `pairs`: those of
-    L-BFGS. `metric`: see `precondition`.
+    class. `search`: a `StepSearch`. `best`: the best θ that was measured, and its gradient. `metric`: see
+    `precondition`. `with_pairs` adds the pairs of L-BFGS.
     """
 
     weights: Array
@@ -34,7 +37,6 @@ class Linear(NamedTuple):
     internal_importance: Array
     internal_search: Array
     internal_best: Array
-    internal_pairs: Array
     internal_metric: Array
 
 
@@ -56,6 +58,24 @@ class Gradients(NamedTuple):
     visits: Array
     unknown: Array
     bent: Array
+
+
+def with_pairs(parameter: Linear, pairs: Sequence[Array]) -> Linear:
+    """θ with these pairs of L-BFGS, the newest first, each a field of its own: one that stays is not copied where
+    others come and go."""
+    own = parameter[: len(Linear._fields)]
+    made: Linear = bundle_type("Linear", (*Linear._fields, *PAIR_NAMES[: len(pairs)]))(*own, *pairs)
+    return made if pairs else Linear(*own)
+
+
+def pairs_in(parameter: Linear) -> tuple[Array, ...]:
+    """The pairs of L-BFGS, the newest first; an empty one is all 0."""
+    return tuple(parameter[len(Linear._fields) :])
+
+
+def no_pairs(count: int, outputs: int, width: int) -> tuple[Array, ...]:
+    """So many empty pairs, which share their memory."""
+    return (given(np.zeros((2, outputs, width))),) * count
 
 
 def joined(parameter: Linear, into: Array | None = None) -> Array:

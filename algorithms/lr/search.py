@@ -10,7 +10,7 @@ worse one the search goes back towards the best along the same step, by interpol
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,7 +18,8 @@ import numpy as np
 from flegel.algorithms.lr.precondition import descend, inward, outward
 from flegel.configuration.active import active
 from flegel.core.entry_point import EntryPoint
-from flegel.core.pytree import Array
+from flegel.core.parallel_sums import in_pieces
+from flegel.core.pytree import Array, given
 from flegel.core.shard import Sparse
 from flegel.wording import option
 
@@ -31,6 +32,8 @@ ROUNDINGS = 4.0
 products that kernels keep in the rows' type have some more."""
 BLOCK_NUMBERS = 2**15
 """Of an array with a number for each weight that is worked on at a time: 256 KB."""
+PIECE = 2**14
+"""Of twenty such arrays that are worked on together: 2.5 MB, each piece by the next thread that is free."""
 NOT_YET = 1e300  # stands for infinity: θ travels with these numbers, and must be finite
 UNCOUNTED, GUARDED, CAUTIOUS, EXACT = -1.0, 0.0, 0.5, 1.0
 """Which points count with more than their curvature (see `kernels.py`): all, those on the wrong side, none; or no point
@@ -284,14 +287,19 @@ class Curvature(NamedTuple):
         """`solve` for several gradients."""
         if not self.diagonal or not self.summed:
             return Solver(lambda gradient: self.solve(gradient, penalty, damping))
-        given = (self.sums[:, 0], float(self.seen), self.of_columns(penalty), np.ascontiguousarray(self.metric[:2]))
+        sums = self.sums[:, 0]
+        others = (float(self.seen), self.of_columns(penalty), np.ascontiguousarray(self.metric[:2]))
 
         def solve(gradient: Array) -> Array:
             step = np.empty(gradient.shape)
-            _DIVIDE(gradient, *given, step)
+
+            def some(first: int, end: int) -> None:
+                _DIVIDE(gradient[first:end], sums[first:end], *others, step[first:end])
+
+            in_pieces(len(gradient), max(PIECE // gradient.shape[1], 1), some)
             return step
 
-        return Solver(solve, lambda gradient: float(_DIVIDE(gradient, *given, np.empty((1, gradient.shape[1])))))
+        return Solver(solve, lambda gradient: float(_DIVIDE(gradient, sums, *others, np.empty((1, gradient.shape[1])))))
 
     def solve(self, gradient: Array, penalty: Penalty, damping: float) -> Array:
         """−H⁻¹·gradient, both by raw weights and bias."""
@@ -370,49 +378,83 @@ def pairs_of(outputs: int, width: int) -> int:
     return int(np.clip(rules.pair_bytes // (2 * 8 * outputs * width), 2, rules.most_pairs))
 
 
-def with_pair(pairs: Array, theta: Array, gradient: Array, before: Array) -> Array:
-    """The newest pair first: how θ and its gradient differ from those before. One without positive curvature is left
-    out."""
-    fresh = np.empty_like(pairs)
-    np.subtract(theta, before[0], out=fresh[0, 0])
-    np.subtract(gradient, before[1], out=fresh[0, 1])
-    if not float(np.vdot(fresh[0, 0], fresh[0, 1])) > 0.0:
-        return pairs
-    fresh[1:] = pairs[:-1]
-    return fresh
+def with_pair(pairs: Sequence[Array], theta: Array, gradient: Array, before: Array) -> tuple[Array, ...]:
+    """The newest pair first, the oldest left out: how θ and its gradient differ from those before. One without positive
+    curvature is left out."""
+    fresh = np.empty(before.shape)
+    step, change = fresh.reshape(2, -1)
+    for now, then, made in zip((theta, gradient), before.reshape(2, -1), (step, change), strict=True):
+        _less_sum(now.reshape(-1), [1.0], [then], made)
+    if not float(_dots([step], change)[0]) > 0.0:
+        return tuple(pairs)
+    return (given(fresh), *tuple(pairs)[:-1])
 
 
-def quasi_newton(gradient: Array, pairs: Array, solver: Solver, rescaled: bool = True) -> Array:
+def quasi_newton(gradient: Array, pairs: Sequence[Array], solver: Solver, rescaled: bool = True) -> Array:
     """L-BFGS: −H⁻¹·gradient where H follows the pairs of steps and changes of the gradient; that of `solver` where
     there are none. `rescaled`: the newest pair says in which units the solver is; otherwise these are right.
 
     The usual two loops over pairs, but on products of vectors that are made all at once: so every array is read a few
     times rather than a few times a pair.
     """
-    shape = gradient.shape
-    flat = pairs.reshape(*pairs.shape[:2], gradient.size)
-    steps, changes = flat[:, 0], flat[:, 1]
-    products = steps @ changes.T
+    flat = gradient.reshape(-1)
+    products, along = _products(pairs, flat)
     used = np.flatnonzero(np.diagonal(products) > 0.0)
     if not len(used):
         return solver.solve(gradient)
-    if len(used) < len(pairs):
-        steps, changes, products = steps[used], changes[used], products[np.ix_(used, used)]
-    own = np.diagonal(products)
-    along, parts = steps @ gradient.reshape(-1), np.zeros(len(used))
+    steps, changes = ([pairs[i][side].reshape(-1) for i in used] for side in (0, 1))
+    products, along = products[np.ix_(used, used)], along[used]
+    own, parts = np.diagonal(products), np.zeros(len(used))
     for i in range(len(used)):  # the newest first
         parts[i] = (along[i] - products[i, :i] @ parts[:i]) / own[i]
-    rest = (parts @ changes).reshape(shape)
-    step = solver.solve(np.subtract(gradient, rest, out=rest))
+    rest = np.empty(gradient.shape)
+    _less_sum(flat, parts, changes, rest.reshape(-1))
+    step = solver.solve(rest)
     if rescaled:
-        newest = changes[0].reshape(shape)
-        step *= own[0] / solver.length(newest)
-    back, more = changes @ step.reshape(-1), np.zeros(len(used))
+        step *= own[0] / solver.length(changes[0].reshape(gradient.shape))
+    back, more = _dots(changes, step.reshape(-1)), np.zeros(len(used))
     for i in reversed(range(len(used))):
         more[i] = parts[i] + (back[i] - products[i + 1 :, i] @ more[i + 1 :]) / own[i]
-    np.matmul(more, steps, out=rest.reshape(-1))
-    step -= rest
+    _less_sum(step.reshape(-1), more, steps, step.reshape(-1))
     return step
+
+
+def _products(pairs: Sequence[Array], flat: Array) -> tuple[Array, Array]:
+    """Products of all steps with all changes of the gradient, and of all steps with `flat`. Pieces are added in their
+    order, whoever has made them."""
+    both = [pair.reshape(2, -1) for pair in pairs]
+    made: dict[int, tuple[Array, Array]] = {}
+
+    def some(start: int, end: int) -> None:
+        steps, changes = (np.stack([one[side, start:end] for one in both]) for side in (0, 1))
+        made[start] = steps @ changes.T, steps @ flat[start:end]
+
+    in_pieces(flat.size, PIECE, some)
+    ordered = [made[start] for start in sorted(made)]
+    return sum(one for one, _ in ordered), sum(one for _, one in ordered)  # type: ignore[return-value]
+
+
+def _dots(vectors: Sequence[Array], flat: Array) -> Array:
+    """Products of each of the vectors with `flat`."""
+    made: dict[int, list[Any]] = {}
+
+    def some(start: int, end: int) -> None:
+        made[start] = [vector[start:end] @ flat[start:end] for vector in vectors]
+
+    in_pieces(flat.size, PIECE, some)
+    return np.sum([made[start] for start in sorted(made)], axis=0)  # type: ignore[no-any-return]
+
+
+def _less_sum(numbers: Array, factors: Sequence[float] | Array, vectors: Sequence[Array], into: Array) -> None:
+    """into = numbers − Σ factor · vector."""
+
+    def some(start: int, end: int) -> None:
+        whole = factors[0] * vectors[0][start:end]
+        for factor, vector in zip(factors[1:], vectors[1:], strict=True):
+            whole += factor * vector[start:end]
+        np.subtract(numbers[start:end], whole, out=into[start:end])
+
+    in_pieces(into.size, PIECE, some)
 
 
 def following_check(search: StepSearch, diagonal: bool, near: bool) -> float:

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 
 PREPARED_ARRAY_BYTES = 16 << 20  # bytes
+FINITE_AT_ONCE = 1 << 16  # numbers
 FIELD_SEPARATOR = "·"  # may stand in a name
 Array: TypeAlias = "np.ndarray[Any, Any]"
 Tree: TypeAlias = Any  # an array, or a NamedTuple whose fields are arrays
@@ -54,6 +55,26 @@ def as_typed(value: Tree, like: Tree) -> Tree:
     return unflatten(value, [_copied(a, t) for a, t in zip(arrays, types, strict=True)])
 
 
+def taken(value: Tree, like: Tree) -> Tree:
+    """As `as_typed`, to be kept: arrays refuse writes, and one that its maker has `given` away is not copied."""
+    arrays, types = flatten(value), [a.dtype for a in flatten(like)]
+    if len(arrays) != len(types):
+        return as_doubles(value)
+    return unflatten(value, [_kept(a, t) for a, t in zip(arrays, types, strict=True)])
+
+
+def given(array: Array) -> Array:
+    """The array, which refuses writes from now on: its maker keeps no view that could write to it."""
+    array.flags.writeable = False
+    return array
+
+
+def _kept(array: Array, kind: Any) -> Array:
+    flags = array.flags
+    is_given = flags.owndata and not flags.writeable and flags.c_contiguous and array.dtype == kind
+    return array if is_given else given(_copied(array, kind))
+
+
 def _copied(array: Array, kind: Any) -> Array:
     """C-ordered. Where a large array holds nothing but +0, so does the copy, and takes no memory: nobody wrote to
     it."""
@@ -65,8 +86,8 @@ def _copied(array: Array, kind: Any) -> Array:
 
 
 def starting(value: Tree, typed: bool) -> Tree:
-    """A C-ordered copy with which a job begins: in its own types where the algorithm is `typed`, else in float64."""
-    return as_typed(value, value) if typed else as_doubles(value)
+    """What a job begins with, `taken`: in its own types where the algorithm is `typed`, else in float64."""
+    return unflatten(value, [_kept(a, a.dtype if typed else np.dtype(np.float64)) for a in flatten(value)])
 
 
 def zeros_like(value: Tree, typed: bool = False) -> Tree:
@@ -147,8 +168,19 @@ def same_shape(a: Tree, b: Tree) -> bool:
     return names(a) == names(b) and all(np.shape(x) == np.shape(y) for x, y in zip(flatten(a), flatten(b), strict=True))
 
 
-def is_finite(value: Tree) -> bool:
-    return all(bool(np.isfinite(a).all()) for a in flatten(value))
+def is_finite(value: Tree, known: Tree = ()) -> bool:
+    """Whether all numbers are finite. `known`: its arrays were looked at before, and are not again."""
+    seen = set(map(id, flatten(known))) if is_bundle(known) else ()
+    return all(_is_finite(a) for a in flatten(value) if id(a) not in seen)
+
+
+def _is_finite(array: Array) -> bool:
+    """A large one in pieces, whose answers stay in the cache."""
+    if array.size <= FINITE_AT_ONCE or not array.flags.c_contiguous:
+        return bool(np.isfinite(array).all())
+    flat = array.reshape(-1)
+    pieces = range(0, flat.size, FINITE_AT_ONCE)
+    return all(bool(np.isfinite(flat[start : start + FINITE_AT_ONCE]).all()) for start in pieces)
 
 
 def is_tree(value: object) -> bool:

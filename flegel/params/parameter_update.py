@@ -31,10 +31,10 @@ class ParameterUpdate(NamedTuple):
 def new_parameter(algorithm: Algorithm, call: HookCall, total: Tree, parameter: Tree, place: str) -> ParameterUpdate:
     """Compute θ from the statistics `total`, and its objective. `place`: where the job is, for errors."""
     made = call("updateParameter", total, parameter)
-    fresh = hook_values.tree(made, "updateParameter", lambda v: pytree.as_typed(v, parameter), place)
+    fresh = hook_values.tree(made, "updateParameter", lambda v: pytree.taken(v, parameter), place)
     if not pytree.same_shape(fresh, parameter):
         raise AlgorithmError(f"updateParameter returned θ in another shape in {place}.")
-    if not pytree.is_finite(fresh):
+    if not pytree.is_finite(fresh, parameter):
         return ParameterUpdate(parameter, None, why_not_finite(algorithm, total))
     value = hook_values.number(call("objective", total, fresh), "objective", place)
     if value is not None and not math.isfinite(value):

@@ -47,6 +47,7 @@ from flegel.algorithms.lr.point import (
     outdated,
     visit,
 )
+from flegel.algorithms.lr.sparse_many import ManyClasses
 from flegel.algorithms.simd.math import exp, log, log1p_unit
 from flegel.algorithms.simd.registers import REGISTERS, TWO_REGISTERS, VECTOR_BYTES
 from flegel.algorithms.simd.vectors import (
@@ -73,7 +74,7 @@ from flegel.core.atomic_flag import raised
 from flegel.core.code_cache import njit
 from flegel.core.entry_point import EntryPoint
 from flegel.core.pytree import Array, Tree, protected
-from flegel.core.shard import TILE, Shard, Sparse, aligned
+from flegel.core.shard import TILE, Shard, Sparse
 from flegel.core.team_loop import team_loop
 from flegel.declarations.kernels import Kernel, TeamCode
 
@@ -86,8 +87,6 @@ SCORED = 10 if REGISTERS == 32 else 5
 SUMMED = 5 if REGISTERS == 32 else 2
 """Outputs to whose gradient a tile's column is added at a time, of `LABEL_LANES` points four times."""
 LANES_BY_TILE = kernel_settings().lr_points_by_tile
-OUTPUTS_AT_ONCE = 8
-"""Outputs that an entry of a sparse row is multiplied by at a time: 64 bytes, a cache line."""
 TILES_IN_PARTS = kernel_settings().lr_tiles_in_float32
 
 
@@ -120,141 +119,6 @@ def _sparse_two(rows, labels, state, masses, theta, fixed, goal, start, end, fla
         if changed:
             sparse_outer(indices[first:last], values[first:last], bends[0], metric, curvature[0])
     return end
-
-
-@njit(nogil=True, cache=True, forceinline=True)
-def _sparse_scores(indices, values, first, last, weights, bias, scores):
-    """Scores of one row; `weights` are by column, so that an entry reads numbers beside each other."""
-    width = weights.shape[1]
-    for k in range(0, width, OUTPUTS_AT_ONCE):
-        score = load(bias, k, OUTPUTS_AT_ONCE)
-        for t in range(first, last):
-            weight = load(weights, np.int64(indices[t]) * width + k, OUTPUTS_AT_ONCE)
-            score = fma(spread(np.float64(values[t]), weight), weight, score)
-        store(scores, k, score)
-
-
-@njit(nogil=True, cache=True, forceinline=True)
-def _add_sparse(indices, values, first, last, steps, parts):
-    """parts[t] += x[t]·steps over one row, by column; the last t is the bias."""
-    width, columns = parts.shape[1], parts.shape[0] - 1
-    for t in range(first, last):
-        at = np.int64(indices[t]) * width
-        for k in range(0, width, OUTPUTS_AT_ONCE):
-            step = load(steps, k, OUTPUTS_AT_ONCE)
-            store(parts, at + k, fma(spread(np.float64(values[t]), step), step, load(parts, at + k, OUTPUTS_AT_ONCE)))
-    parts[columns] += steps
-
-
-@njit(nogil=True, cache=True, forceinline=True)
-def _bend_sparse(indices, values, first, last, bends, metric, parts):
-    """parts[t] += x̃[t]²·bends: what `sparse_outer` does to a diagonal, for all outputs at a time."""
-    width, columns = parts.shape[1], parts.shape[0] - 1
-    for t in range(first, last):
-        mine = values[t] / metric[1, indices[t]]
-        at = np.int64(indices[t]) * width
-        for k in range(0, width, OUTPUTS_AT_ONCE):
-            bend = load(bends, k, OUTPUTS_AT_ONCE)
-            store(parts, at + k, fma(spread(mine * mine, bend), bend, load(parts, at + k, OUTPUTS_AT_ONCE)))
-    parts[columns] += bends
-
-
-@njit(nogil=True, cache=True)
-def _turn(parts, target):
-    """target += the transposed parts, which begin anew."""
-    outputs, columns = target.shape
-    for begin in range(0, columns, OUTPUTS_AT_ONCE):
-        end = min(begin + OUTPUTS_AT_ONCE, columns)
-        for k in range(outputs):
-            for t in range(begin, end):
-                target[k, t] += parts[t, k]
-        parts[begin:end] = 0.0
-
-
-@njit(nogil=True, cache=True)
-def _sparse_many(rows, labels, state, masses, turned, fixed, goal, start, end, flag):
-    """Sparse rows of three or more classes.
-
-    `turned`: what `_ByColumn.turned` returns; each row has a number an output, and zeros up to whole vectors. `fixed`:
-    labels of the classes, `metric` (precondition.py; its row 1 is the unit of each column) and what `visit` takes of
-    the model. `goal`: the statistics that are added to, of which `sums` are those of one call, and `curvature` has one
-    row an output where only its diagonal is kept. Returns the first row that was not visited, and whether `bent_parts`
-    were added to.
-    """
-    indptr, indices, values = rows
-    (weights, bias, parts, bent_parts), (classes, metric, model) = turned, fixed
-    gradient, curvature, counts, sums = goal
-    outputs, width, diagonal = gradient.shape[0], weights.shape[1], curvature.shape[1] == 1
-    scores, steps, bends = np.empty(width), np.zeros(width), np.zeros(width)
-    curvature_changed, i = False, start
-    while i < end and not raised(flag):
-        target = class_number(labels[i], classes)
-        if target < 0:
-            sums[UNKNOWN] += 1.0
-            i += 1
-            continue
-        first, last = indptr[i], indptr[i + 1]
-        _sparse_scores(indices, values, first, last, weights, bias, scores)
-        mass = 1.0 if masses is None else masses[i]
-        last_theta = state[i, 2 * outputs + 1]  # the number of θ at the last visit; 0: there was none
-        counts[target] += mass if last_theta == 0.0 else 0.0
-        changed = visit(scores[:outputs], target, mass, state[i], model, steps[:outputs], bends[:outputs], sums)
-        _add_sparse(indices, values, first, last, steps, parts)
-        if changed and diagonal:
-            curvature_changed = True
-            _bend_sparse(indices, values, first, last, bends, metric, bent_parts)
-        elif changed:
-            for k in range(outputs):
-                if bends[k] != 0.0:
-                    sparse_outer(indices[first:last], values[first:last], bends[k], metric, curvature[k])
-        i += 1
-    return i, curvature_changed
-
-
-def _zeros(columns: int, width: int) -> Array:
-    """Rows of whole cache lines."""
-    found = aligned((columns, width), np.float64)
-    found[:] = 0.0
-    return found
-
-
-class _ByColumn:
-    """θ and sums of a kernel over sparse rows, column by column. A θ is turned once; sums go to the statistics when the
-    blocks of a call are done: they have as many numbers as some thousand rows."""
-
-    def __init__(self) -> None:
-        self._last: Array | None = None
-        """The weights that `_weights` were made of: a call may visit a few rows only."""
-        self._weights = self._parts = self._bent_parts = np.empty((0, 0))
-        self.bent = False
-        """The curvature's sums were added to."""
-
-    def turned(self, weights: Array, bias: Array) -> tuple[Array, Array, Array, Array]:
-        """Weights, bias, and sums of the gradient and the curvature since the last `finish`."""
-        outputs, columns = weights.shape
-        width = -(-outputs // OUTPUTS_AT_ONCE) * OUTPUTS_AT_ONCE
-        if self._weights.shape != (columns, width):
-            self._last, self._weights = None, _zeros(columns, width)
-            self._parts, self._bent_parts = _zeros(columns + 1, width), _zeros(columns + 1, width)
-        if self._last is not weights:
-            self._last = weights
-            self._weights[:, :outputs] = weights.T
-        wide_bias = np.zeros(width)
-        wide_bias[:outputs] = bias
-        return self._weights, wide_bias, self._parts, self._bent_parts
-
-    def finish(self, aggregator: Any) -> None:
-        """Add the sums to the statistics."""
-        if not len(self._parts):
-            return
-        _turn(self._parts, aggregator.gradient)
-        if self.bent:
-            outputs, kept, columns = aggregator.curvature.shape
-            target = aggregator.curvature if kept == 1 else np.zeros((outputs, 1, columns))
-            _turn(self._bent_parts, target.reshape(outputs, columns))
-            if kept > 1:  # kept in the first row
-                aggregator.curvature[:, :1] += target
-        self.bent = False
 
 
 @njit(nogil=True, cache=True)
@@ -760,13 +624,13 @@ def _vector_labels(labels: Array) -> Array:
 def kernel_for(memory: bool, home: Shard, outputs: int) -> Kernel:
     """The kernel for sparse rows and for dense tiles. `home`: the shard that a team visits."""
     memory_factor = 1.0 if memory else 0.0
-    by_column = _ByColumn()
+    sparse = isinstance(home.features, Sparse)
+    if sparse and outputs > 1:
+        return ManyClasses(memory_factor)
 
-    def block(
-        shard: Shard, parameter: Tree, aggregator: Tree, start: int, end: int, iteration: int, flag: Array
-    ) -> int:
-        """Visit points by the kernel for this layout (dense tiles, or sparse with two or many classes) and add what
-        they change; what sums of sparse rows by columns hold is added by `finish`."""
+    def run(shard: Shard, parameter: Tree, aggregator: Tree, start: int, end: int, iteration: int, flag: Array) -> int:
+        """Visit points by the kernel for this layout, dense tiles or sparse with two classes, and add what they
+        change."""
         labels, rows = shard.labels, shard.features
         theta, constants, sums = _open(parameter, aggregator, memory_factor)
 
@@ -776,24 +640,11 @@ def kernel_for(memory: bool, home: Shard, outputs: int) -> Kernel:
 
         if not isinstance(rows, Sparse):
             reached = _tiles(rows, _vector_labels(labels), *rest(theta))
-        elif len(parameter.weights) == 1:
-            reached = _sparse_two(rows[:3], labels, *rest(theta))  # indptr, indices, values
         else:
-            reached, bent = _sparse_many(rows[:3], labels, *rest(by_column.turned(*theta)))
-            by_column.bent = by_column.bent or bent
+            reached = _sparse_two(rows[:3], labels, *rest(theta))  # indptr, indices, values
         _close(sums, aggregator)
         return int(reached)
 
-    def run(shard: Shard, parameter: Tree, aggregator: Tree, start: int, end: int, iteration: int, flag: Array) -> int:
-        """The same, with all that they change."""
-        reached = block(shard, parameter, aggregator, start, end, iteration, flag)
-        by_column.finish(aggregator)
-        return reached
-
-    sparse = isinstance(home.features, Sparse)
-    if sparse and outputs > 1:
-        run.block, run.finish = block, by_column.finish  # type: ignore[attr-defined]
-        return run
     labels = home.labels if sparse else _vector_labels(home.labels)
     code = _TEAMS["serve_sparse_two" if sparse else "serve_dense"]
     run.team = TeamCode(code, lambda iteration: (labels, memory_factor), home.points)  # type: ignore[attr-defined]

@@ -402,7 +402,7 @@ def quasi_newton(gradient: Array, pairs: Sequence[Array], solver: Solver, rescal
     used = np.flatnonzero(np.diagonal(products) > 0.0)
     if not len(used):
         return solver.solve(gradient)
-    steps, changes = ([pairs[i][side].reshape(-1) for i in used] for side in (0, 1))
+    steps, changes = ([pairs[int(i)][side].reshape(-1) for i in used] for side in (0, 1))
     products, along = products[np.ix_(used, used)], along[used]
     own, parts = np.diagonal(products), np.zeros(len(used))
     for i in range(len(used)):  # the newest first

@@ -101,7 +101,7 @@ def _hands(process: int) -> tuple[int, SimpleQueue[tuple[Work, Future[None]]]]:
 
     They are no executor's, because these refuse work as soon as the main thread has ended, jobs in others or not.
     """
-    number = max(min(_processors() // 2, MAX_ADDING_THREADS), ADDING_THREADS) - 1
+    number = max(min(processors() // 2, MAX_ADDING_THREADS), ADDING_THREADS) - 1
     wanted: SimpleQueue[tuple[Work, Future[None]]] = SimpleQueue()
     with contextlib.suppress(RuntimeError):  # no more threads in this process
         for _ in range(number):
@@ -109,7 +109,7 @@ def _hands(process: int) -> tuple[int, SimpleQueue[tuple[Work, Future[None]]]]:
     return number, wanted
 
 
-def _processors() -> int:
+def processors() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

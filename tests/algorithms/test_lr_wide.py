@@ -14,9 +14,10 @@ from flegel.algorithms.lr import LR
 from flegel.algorithms.lr.kernels import kernel_for
 from flegel.algorithms.lr.products import ProductKernel
 from flegel.algorithms.lr.shapes import kernel_choice, served_by, served_shapes
+from flegel.algorithms.lr.sparse_many import ManyClasses
 from flegel.configuration.active import active, using
 from flegel.core import pytree
-from flegel.core.shard import DataPoint, make_shard
+from flegel.core.shard import DataPoint, SparseRow, make_shard
 from flegel.core.stop_flag import new_flag
 
 POINTS, COLUMNS, CLASSES = 2 * active().lr.product_rows + 70, 150, 48
@@ -29,10 +30,10 @@ def table(dtype: str, points: int = POINTS, classes: int = CLASSES, columns: int
     return rows, (rng.integers(classes, size=points) * 2).astype(np.float64)
 
 
-def begun(rows: Any, labels: Any, classes: int = CLASSES, **hyper: Any) -> tuple[LR, Any, Any]:
+def begun(rows: Any, labels: Any, classes: int = CLASSES, sparse: bool = False, **hyper: Any) -> tuple[LR, Any, Any]:
     """The algorithm, a θ that is not 0, and empty statistics."""
     algorithm = LR(classes=[2.0 * c for c in range(classes)], l2=1e-3, **hyper)
-    sample = Sample(rows, labels, len(rows), rows.shape[1])
+    sample = Sample(sparse_of(rows) if sparse else rows, labels, len(rows), rows.shape[1])
     rng = np.random.default_rng(1)
     parameter = pytree.as_doubles(algorithm.initParameter(sample, rng))
     parameter = parameter._replace(
@@ -41,11 +42,13 @@ def begun(rows: Any, labels: Any, classes: int = CLASSES, **hyper: Any) -> tuple
     return algorithm, parameter, pytree.as_doubles(algorithm.initAggregator(sample, parameter))
 
 
-def by_hooks(algorithm: LR, shard: Any, parameter: Any, zero: Any, which: range) -> Any:
+def by_hooks(algorithm: LR, shard: Any, parameter: Any, zero: Any, which: range, sparse: bool = False) -> Any:
     total = pytree.zeros_like(zero)
     for i in which:
         weight = 1.0 if shard.weights is None else float(shard.weights[i])
-        point = DataPoint(shard.features[i].astype(np.float64), shard.labels[i], shard.state[i], weight)
+        row = shard.features[i].astype(np.float64)
+        features = SparseRow(np.flatnonzero(row).astype(np.int32), row[row != 0.0]) if sparse else row
+        point = DataPoint(features, shard.labels[i], shard.state[i], weight)
         change = algorithm.updateDataPoint(point, parameter, 0)
         for into, extra in zip(total, change, strict=True):
             into += extra
@@ -154,3 +157,42 @@ def test_a_job_of_many_classes_trains_by_products_and_says_so() -> None:
     assert result.objective == pytest.approx(evaluated.objective, rel=1e-4)
     zeros = result.parameter._replace(weights=0 * result.parameter.weights, bias=0 * result.parameter.bias)
     assert evaluated.objective < 0.7 * algorithm.evaluate(rows, labels, zeros).objective
+
+
+SUMS_OF_SPARSE = {"all second derivatives": (12, 1.0), "their diagonal": (700, 0.0), "the diagonal at first": (90, 2.0)}
+
+
+@pytest.mark.parametrize(("columns", "mode"), SUMS_OF_SPARSE.values(), ids=list(SUMS_OF_SPARSE))
+@pytest.mark.parametrize("weighted", [False, True])
+def test_two_steps_over_sparse_rows_give_the_bits_of_one(columns: int, mode: float, weighted: bool) -> None:
+    classes, points = 9, 3000
+    rows, labels = table("float32", points, classes, columns)
+    rows[np.random.default_rng(0).random(rows.shape) < 0.8] = 0.0
+    labels[[7, 2999]] = 999.0  # unknown
+    algorithm, parameter, zero = begun(rows, np.delete(labels, [7, 2999]), classes, sparse=True)
+    assert parameter.internal_visit[5] == mode
+    weights = np.random.default_rng(0).uniform(0.5, 2.0, points) if weighted else None
+    states = algorithm.initState(points, columns, np.random.default_rng(0))
+    one, two = (make_shard(sparse_of(rows), labels, states.copy(), "rows", weights=weights) for _ in range(2))
+    plain = make_shard(rows, labels, states.copy(), "rows", weights=weights)
+    at_once, in_steps = kernel_for(True, one, classes), kernel_for(True, two, classes)
+    assert isinstance(in_steps, ManyClasses)
+    found, expected, by_hook = (pytree.zeros_like(zero) for _ in range(3))
+    for number, (start, end) in enumerate(((5, 2000), (0, points))):
+        theta = parameter._replace(
+            weights=(1.0 + number) * parameter.weights,
+            internal_visit=np.r_[0.01, 1.0 + number, 0.5 - 0.45 * number, 1e-3, 1.0, parameter.internal_visit[5:]],
+        )
+        assert at_once(one, theta, expected, start, end, 0, new_flag()) == end
+        in_steps.prepare(two, theta)
+        for low, high in ((start, 1500), (1500, points)):  # of the first call, points from 2000 on are forgotten again
+            in_steps.decide(two, theta, found, low, high, 0, new_flag())
+        for part in reversed(range(in_steps.collect(two, start, end))):
+            in_steps.add(two, theta, found, part)
+        more = by_hooks(algorithm, plain, theta, zero, range(start, end), sparse=True)
+        by_hook = pytree.add(by_hook, more)
+    for name, mine, theirs, right in zip(zero._fields, found, expected, by_hook, strict=True):
+        assert np.array_equal(mine, theirs), name
+        assert np.allclose(mine, right, rtol=0, atol=1e-6 * max(float(np.abs(right).max()), 1e-3)), name
+    assert np.array_equal(one.state, two.state)
+    assert np.allclose(one.state_rows(), plain.state_rows(), atol=2e-6)

@@ -60,3 +60,17 @@ def test_workers_do_not_get_what_they_do_not_need() -> None:
     sent = pytree.without(THETA, Descent.placement.unsent)
     assert pytree.names(sent) == ("weights",) and sent.weights is THETA.weights
     assert pytree.without(THETA, ()) is THETA
+
+
+def test_a_parameter_that_was_given_away_is_kept_and_others_are_copied() -> None:
+    committed = pytree.starting(THETA, typed=True)
+    given, written_to = pytree.given(np.ones(3, np.float32)), np.ones(2)
+    view = np.ones((2, 2))[0]
+    view.flags.writeable = False
+    for array, kept in ((given, True), (written_to, False), (view, False), (pytree.protected(written_to), False)):
+        (made,) = pytree.flatten(pytree.taken(array, np.zeros(1, array.dtype)))
+        assert (made is array) == kept and not made.flags.writeable and np.array_equal(made, array)
+        assert kept or not np.shares_memory(made, array)
+    assert pytree.taken(given, np.zeros(1)).dtype == np.float64  # another type is a copy
+    stays = pytree.taken(pytree.presented(committed), committed)
+    assert all(one is other for one, other in zip(pytree.flatten(stays), pytree.flatten(committed), strict=True))

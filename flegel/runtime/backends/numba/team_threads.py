@@ -159,8 +159,7 @@ class InterpretedVisit(NamedTuple):
 
 
 class InterpretedCalls:
-    """The interpreter calls the kernel for each block; threads take turns at its lock, some 10 µs for a block. A kernel
-    with large statistics may have its own `block`, whose sums its `finish` adds when a thread's blocks are done."""
+    """The interpreter calls the kernel for each block; threads take turns at its lock, some 10 µs for a block."""
 
     def __init__(self, team: Team, kernels: Sequence[Kernel], empty: Tree, by_block: bool) -> None:
         """`by_block`: statistics are kept for each block, not for each thread, and added up in the order of the blocks:
@@ -187,7 +186,6 @@ class InterpretedCalls:
         def work(number: int) -> None:
             """As thread `number`: take one block after the other until none is left or the flag is raised."""
             kernel, entered, never = self._kernels[number], clock.now(), self._never
-            visit = kernel if by_block else getattr(kernel, "block", kernel)
             before = clock.thread_seconds()
             while not flag[0]:
                 block = next(cursor)
@@ -197,10 +195,8 @@ class InterpretedCalls:
                 if by_block or not begun[number]:
                     sums.clear()
                     begun[number] = True
-                visit(shard, parameter, sums.tree, edges[block], edges[block + 1], iteration, never)
+                kernel(shard, parameter, sums.tree, edges[block], edges[block + 1], iteration, never)
                 last[number] = block
-            if visit is not kernel and begun[number]:
-                kernel.finish(own[number].tree)  # type: ignore[attr-defined]
             busy[number], worked[number] = clock.now() - entered, clock.thread_seconds() - before
 
         self._team.together(work, threads)

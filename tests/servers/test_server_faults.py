@@ -38,7 +38,8 @@ def test_laws_hold_whatever_happens_to_servers() -> None:
 
 
 def test_laws_hold_while_servers_join_and_leave() -> None:
-    for seed in range(10):
+    # 764610006: between two folds a slice is taken over, and a worker is lost that has pushed its report before
+    for seed in (*range(10), 764610006):
         run_served(scaled(seed))
 
 

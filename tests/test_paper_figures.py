@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from bench.common.paper_figures import BY_NAME, FIGURES, PAPERS, PaperFigure, measured_by
 from bench.common.papers_page import outcome, page, summary
 from bench.common.scripts import choose, scripts
-from bench.figures.linearity import inflection, straightness
+from bench.figures.linearity import Stage, inflection, progress, straightness
 from flegel.errors import UsageError
 from tests.compare.samples import bench
 
@@ -90,6 +91,14 @@ def test_two_lines_meet_where_they_bend() -> None:
     bent = [(float(t), 10.0 - t if t < 6 else 4.0 - 0.1 * (t - 6)) for t in range(20)]
     assert inflection(bent) in (6, 7) and straightness(bent[:6]) == pytest.approx(1.0)
     assert straightness(bent) < 0.9
+
+
+def test_progress_of_an_interval_is_counted_between_two_objectives_and_not_between_two_times() -> None:
+    early = [(0.0, 10.0), (1.0, 6.0), (2.0, 4.0)]
+    late = [(t + 5.0, f) for t, f in early]
+    assert progress(early, 8.0, 5.0) == progress(late, 8.0, 5.0) == pytest.approx(3.0)
+    assert math.isnan(progress(early, 8.0, 3.0)), "it never came so far"
+    assert Stage([(0.1, 3.0), (0.2, 2.0), (0.3, 1.0)]).falls and not Stage([(0.1, 1.0), (0.2, 2.0), (0.3, 3.0)]).falls
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,20 +13,27 @@ import pytest
 
 from bench.common import second_job as scenario
 from bench.common import suite
+from bench.common.program import ROOT
 from bench.figures import psp, runtime_even
 from tests.needs import library
 
 
-@pytest.mark.processes
-def test_a_second_job_trains_until_the_block_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    started: list[subprocess.Popen[str]] = []
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[str]]:
+    """Second jobs, from their start on."""
+    jobs: list[subprocess.Popen[str]] = []
 
     class Watched(subprocess.Popen):  # type: ignore[type-arg]
         def __init__(self, *args: Any, **options: Any) -> None:
             super().__init__(*args, **options)
-            started.append(self)
+            jobs.append(self)
 
     monkeypatch.setattr(scenario.subprocess, "Popen", Watched)
+    return jobs
+
+
+@pytest.mark.processes
+def test_a_second_job_trains_until_the_block_is_left(started: list[subprocess.Popen[str]]) -> None:
     with scenario.second_job(1):
         (job,) = started
         assert job.poll() is None
@@ -34,8 +42,29 @@ def test_a_second_job_trains_until_the_block_is_left(monkeypatch: pytest.MonkeyP
 
 def test_a_second_job_that_does_not_train_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scenario, "JOB", "raise SystemExit(3)")
-    with pytest.raises(RuntimeError, match="ended with 3 before it trained"), scenario.second_job(1):
+    with pytest.raises(RuntimeError, match="ended with 3 before it trained: it wrote nothing"), scenario.second_job(1):
         pass
+
+
+def test_a_second_job_finds_the_checkout_where_it_is_not_installed_and_its_last_lines_are_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The folder of the second job is not that of this process, so a relative path does not lead there."""
+    monkeypatch.setenv("PYTHONPATH", ".")
+    monkeypatch.setattr(scenario, "JOB", "import os, sys\nsys.exit('\\n'.join('abcde') + os.environ['PYTHONPATH'])")
+    with pytest.raises(RuntimeError) as raised, scenario.second_job(1):
+        pass
+    found = str(raised.value)
+    assert found.startswith("The second job ended with 1 before it trained: a\nb\nc\nd\ne")
+    assert found.endswith(os.pathsep.join([f"e{ROOT}", "."]))
+
+
+def test_a_second_job_that_ends_before_the_measured_one_is_said(
+    monkeypatch: pytest.MonkeyPatch, started: list[subprocess.Popen[str]]
+) -> None:
+    monkeypatch.setattr(scenario, "JOB", "print('trains', flush=True)\nraise SystemExit('no memory')")
+    with pytest.raises(RuntimeError, match=r"before the measured one.*no memory"), scenario.second_job(1):
+        assert started[0].wait(60) == 1
 
 
 def test_the_larger_and_smaller_sets_are_those_of_the_paper() -> None:

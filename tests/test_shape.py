@@ -132,10 +132,19 @@ def test_no_class_name_is_used_twice() -> None:
 
 
 @pytest.mark.parametrize("top", TOPS)
-def test_every_package_is_installed(top: str) -> None:
-    listed = set(tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]["packages"])
-    there = {module_name(path) for path in (ROOT / top).rglob("__init__.py")}
-    assert there <= listed, f"pyproject.toml does not list {sorted(there - listed)}"
+def test_every_package_and_its_files_are_installed(top: str) -> None:
+    """A folder of data is listed as a package, too: setuptools warns at length where it is not."""
+    tool = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]
+    files = [path for path in (ROOT / top).rglob("*") if path.is_file() and path.parent.name != "__pycache__"]
+    folders = {module_name(path.parent / "__init__.py") for path in files}
+    assert folders <= set(tool["packages"]), f"pyproject.toml does not list {sorted(folders - set(tool['packages']))}"
+    left_out = [
+        path.relative_to(ROOT)
+        for path in files
+        if path.suffix != ".py"
+        and not any(map(path.match, tool["package-data"].get(module_name(path.parent / "__init__.py"), [])))
+    ]
+    assert not left_out, f"no package-data of pyproject.toml matches {left_out}"
 
 
 CLASS_NAME = re.compile(r"`([A-Z][a-z]+(?:[A-Z][a-z]+)*)[`(.]")

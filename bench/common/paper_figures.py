@@ -172,7 +172,7 @@ FIGURES = (
         "workers (3 at smoke), a barrier after each of 16 iterations of a pass as bsp; beside it races to a loss; "
         "needs PyTorch",
         "3 clients: bsp 4511 s, asp 4230, ssp 4133, psp 3756; 6 clients: 4225, 3846, 4033, 3419",
-        "networks",
+        "paper-figures",
     ),
     PaperFigure(
         "002-table2",
@@ -182,9 +182,20 @@ FIGURES = (
         "generated images where MNIST is not there; 3 to 12 workers (3 at smoke), a barrier after each of 16 "
         "iterations of a pass as bsp; beside it races to a mean log loss of 0.1",
         "3 clients: bsp 221 s, asp 258, ssp 353, psp 204; 6 clients: 208, 231, 445, 197",
+        "paper-figures",
     ),
-    PaperFigure("002-fig5", "loss of VGG-11 against time", "psp", "vgg", "as 002-table1", "15 % less loss", "networks"),
-    PaperFigure("002-fig6", "loss of logistic regression against time", "psp", "lr", "as 002-table2", "15 % less loss"),
+    PaperFigure(
+        "002-fig5", "loss of VGG-11 against time", "psp", "vgg", "as 002-table1", "15 % less loss", "paper-figures"
+    ),
+    PaperFigure(
+        "002-fig6",
+        "loss of logistic regression against time",
+        "psp",
+        "lr",
+        "as 002-table2",
+        "15 % less loss",
+        "paper-figures",
+    ),
     PaperFigure(
         "002-fig7",
         "use of processors, VGG-11",
@@ -192,7 +203,7 @@ FIGURES = (
         "vgg",
         "as 002-table1",
         "psp comes second to asp; 31 % better",
-        "networks",
+        "paper-figures",
     ),
     PaperFigure(
         "002-fig8",
@@ -201,6 +212,7 @@ FIGURES = (
         "lr",
         "as 002-table2",
         "psp comes second to asp; 31 % better",
+        "paper-figures",
     ),
     diagram("003-fig1", "transfer of slices"),
     diagram("003-fig2", "measurement of a link by a forecast message"),
@@ -249,6 +261,7 @@ FIGURES = (
         "",
         f"{ONE_MACHINE}; a replacement starts here in about a second, not in a minute; bsp is compared with fsp",
         "122 s alone, 1,050 s beside another job of one worker; up to 50 % longer where a worker is revoked",
+        "paper-figures",
     ),
     diagram("004-fig1", "a barrier of BSP and of FSP"),
     PaperFigure(
@@ -266,6 +279,7 @@ FIGURES = (
         "",
         "fixed intervals on virtual time; (a) and (c) are diagrams",
         "an inflection at 1.8 s separates two linear stages; g falls linearly with η in both",
+        "paper-figures",
         panels="b",
     ),
     diagram("004-fig3", "selection of moved data"),

@@ -14,6 +14,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from bench.common.program import environment
+
+LAST_LINES = 5  # of what the second job wrote before it failed
 LONGEST_SECONDS = 3600.0
 """It ends by itself after that, should this process be killed."""
 JOB = """
@@ -45,15 +48,23 @@ def workers_beside(workers: int) -> int:
 def second_job(workers: int) -> Iterator[None]:
     """A k-means of so many workers trains until the block is left; entered when it has begun to train."""
     with tempfile.TemporaryDirectory(prefix="second-job-") as folder:
-        script = Path(folder) / "second_job.py"
+        script, log = Path(folder) / "second_job.py", Path(folder) / "errors"
         script.write_text(JOB, encoding="utf-8")
         command = [sys.executable, str(script), str(workers), str(LONGEST_SECONDS)]
-        beside = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=folder)
+        with log.open("w", encoding="utf-8") as errors:
+            beside = subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=errors, text=True, cwd=folder, env=environment()
+            )
         try:
             assert beside.stdout is not None
             if beside.stdout.readline().strip() != "trains":
-                raise RuntimeError(f"The second job ended with {beside.wait(60)} before it trained.")
+                raise RuntimeError(f"The second job ended with {beside.wait(60)} before it trained: {_last_lines(log)}")
             yield
+            if (code := beside.poll()) is not None:
+                raise RuntimeError(
+                    f"The second job ended with {code} before the measured one, whose times are those of a job without "
+                    f"another beside it for a part: {_last_lines(log)}"
+                )
         finally:
             beside.terminate()
             try:
@@ -61,3 +72,8 @@ def second_job(workers: int) -> Iterator[None]:
             except subprocess.TimeoutExpired:
                 beside.kill()
                 beside.wait(10)
+
+
+def _last_lines(log: Path) -> str:
+    lines = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+    return "\n".join(lines[-LAST_LINES:]) or "it wrote nothing."

@@ -38,7 +38,7 @@ from flegel.configuration.balance import BalanceSettings
 from flegel.core import pytree
 from flegel.core.pytree import Array
 from flegel.core.shard import TILE
-from flegel.errors import FlegelError
+from flegel.errors import FlegelError, WorkerLost
 from flegel.job import AlgorithmRef, Criteria, SyncSpec
 from flegel.machine.balance.balance_control import BalanceControl
 from flegel.machine.balance.part import BalancePart
@@ -78,6 +78,10 @@ STARTS_IN, NOTICED_IN = 0.05, 0.1  # seconds until a new process is up, until th
 MOST_SECONDS, MOST_EVENTS = 600.0, 400_000
 EXPECTED_ERRORS = ("no worker is left", "in a row")
 """Texts of errors that end a job rightly: more was lost than can be recovered."""
+
+
+def _expected(error: str) -> bool:
+    return any(words in error for words in EXPECTED_ERRORS)
 
 
 class Violation(AssertionError):
@@ -234,6 +238,8 @@ class FaultyJob:
         except Violation:
             raise
         except (FlegelError, AssertionError, ArithmeticError, LookupError, TypeError, ValueError) as error:
+            if isinstance(error, WorkerLost) and _expected(str(error)):  # a driver ends the job with it, too
+                return self._outcome(Done(error))
             raise Violation(f"{type(error).__name__}: {error} ({self._where()})") from error
 
     def _where(self) -> str:
@@ -248,7 +254,7 @@ class FaultyJob:
     def _outcome(self, done: Done) -> Outcome:
         job = self.machine
         error = str(done.error) if done.error is not None else ""
-        if error and not any(words in error for words in EXPECTED_ERRORS):
+        if error and not _expected(error):
             raise Violation(f"the job failed: {error}")
         if not error:
             self._check_end()

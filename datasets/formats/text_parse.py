@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from flegel.core.pytree import Array
+from flegel.datasets.formats.arrow_loans import Loan
 from flegel.datasets.formats.text_dialect import Dialect, diagnose
 
 
@@ -54,16 +55,20 @@ def _parse(text: bytes | memoryview, dialect: Dialect, dtype: np.dtype[Any]) -> 
     kinds = {str(i): number for i in dialect.features}
     if dialect.label is not None:
         kinds[str(dialect.label)] = pyarrow.string() if dialect.text_label else pyarrow.float64()
-    table = pyarrow.csv.read_csv(
-        pyarrow.BufferReader(text),
-        pyarrow.csv.ReadOptions(
-            use_threads=False, block_size=1 << 20, column_names=[str(i) for i in range(dialect.width)]
-        ),
-        pyarrow.csv.ParseOptions(delimiter=dialect.delimiter, ignore_empty_lines=dialect.width > 1),
-        pyarrow.csv.ConvertOptions(
-            column_types=kinds, include_columns=[str(i) for i in wanted], null_values=[], check_utf8=True
-        ),
-    )
+    loan = Loan()
+    try:
+        table = pyarrow.csv.read_csv(
+            pyarrow.BufferReader(loan.block(text)),
+            pyarrow.csv.ReadOptions(
+                use_threads=False, block_size=1 << 20, column_names=[str(i) for i in range(dialect.width)]
+            ),
+            pyarrow.csv.ParseOptions(delimiter=dialect.delimiter, ignore_empty_lines=dialect.width > 1),
+            pyarrow.csv.ConvertOptions(
+                column_types=kinds, include_columns=[str(i) for i in wanted], null_values=[], check_utf8=True
+            ),
+        )
+    finally:
+        loan.wait()
     columns = [table.column(k).to_numpy() for k in range(len(dialect.features))]
     labels = None if dialect.label is None else table.column(len(dialect.features)).to_numpy()
     return columns, labels

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from flegel.datasets.formats.arrow_loans import Loan
 from flegel.datasets.formats.compressed import open_unpacked
 from flegel.datasets.formats.text_dialect import CellDialect
 from flegel.datasets.formats.text_parse import import_pyarrow_csv
@@ -63,16 +64,16 @@ class TextTable(RawTable):
         split = [names[k // step] if k % step == 0 else f"-{k}" for k in range(len(names) * step - step + 1)]
         csv_module = pyarrow.csv
         encoding = {"utf-8-sig": "utf-8"}.get(self.dialect.encoding, self.dialect.encoding)
+        loan, reader = Loan(), None
         try:
             with open_unpacked(self.path) as file:
                 reader = csv_module.open_csv(
-                    pyarrow.PythonFile(file, mode="r"),
+                    pyarrow.PythonFile(loan.file(file, encoding), mode="r"),
                     csv_module.ReadOptions(
                         use_threads=False,
                         block_size=BYTES_PER_BLOCK,
                         column_names=split,
                         skip_rows=int(self.dialect.header),
-                        encoding=encoding,
                     ),
                     csv_module.ParseOptions(
                         delimiter=self.delimiter[0], newlines_in_values=True, ignore_empty_lines=len(names) > 1
@@ -92,6 +93,9 @@ class TextTable(RawTable):
             raise DataError(
                 f"{self.origin} cannot be split into cells ({str(error).splitlines()[0]}); check its quotes."
             ) from None
+        finally:
+            del reader
+            loan.wait()
 
     def _batches(self) -> Iterator[list[list[str]]]:
         """Rows of cells; each has as many as the table has columns."""

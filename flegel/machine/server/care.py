@@ -289,8 +289,8 @@ class ServerCare:
     def _settle(self, events: list[Event], now: float) -> list[Event]:
         """A fold may be done: what waited for that."""
         if self.group.pending is None:
-            self._unsure.difference_update(self.group.last_folded)
             if any(isinstance(event, FoldFinished) for event in events):
+                self._unsure.difference_update(self.group.last_folded)
                 if self._lost_at is not None:
                     self._recoveries, self._lost_at = (
                         [*self._recoveries, now - self._lost_at][-REMEMBERED_RECOVERIES:],

@@ -64,8 +64,10 @@ def with_pairs(parameter: Linear, pairs: Sequence[Array]) -> Linear:
     """θ with these pairs of L-BFGS, the newest first, each a field of its own: one that stays is not copied where
     others come and go."""
     own = parameter[: len(Linear._fields)]
+    if not pairs:
+        return Linear(*own)
     made: Linear = bundle_type("Linear", (*Linear._fields, *PAIR_NAMES[: len(pairs)]))(*own, *pairs)
-    return made if pairs else Linear(*own)
+    return made
 
 
 def pairs_in(parameter: Linear) -> tuple[Array, ...]:

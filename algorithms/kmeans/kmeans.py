@@ -364,7 +364,8 @@ class KMeans(Algorithm):
             centroids = moved[start:stop]
             if self.metric == "cosine":
                 centroids = _directions(centroids, oldParameter.centroids)
-        return oldParameter._replace(centroids=centroids, points=covered(oldParameter.points, seen))
+        points = covered(oldParameter.points, seen)
+        return oldParameter._replace(centroids=pytree.given(centroids), points=points)
 
     def updateRows(self, aggregator: KMeansSums, oldParameter: Centroids, rows: Array) -> Centroids | None:
         """The centroids of these clusters. All others may change, too, before every point has been visited and where a

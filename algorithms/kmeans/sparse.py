@@ -19,6 +19,7 @@ from flegel.core.parallel_sums import in_pieces
 from flegel.core.pytree import Array
 from flegel.core.shard import TILE, Shard, Sparse
 
+COLUMNS_TURNED = 4096  # at a time
 _TRAIN = EntryPoint("flegel.algorithms.kmeans.sparse_kernel", "train")
 _ADD_MOVES = EntryPoint("flegel.algorithms.kmeans.sparse_kernel", "add_moves")
 _ADD_BY_LABEL = EntryPoint("flegel.algorithms.sparse_products", "add_by_label")
@@ -64,7 +65,7 @@ class SparseKernel:
 
     def _take(self, centroids: Array) -> None:
         if self._of is not centroids:
-            self._by_column = np.ascontiguousarray(centroids.T)
+            self._by_column = _turned(centroids)
             self._half = 0.5 * np.einsum("jt,jt->j", centroids, centroids)
             self._of = centroids
 
@@ -80,6 +81,17 @@ class SparseKernel:
         assert isinstance(rows, Sparse)
         moves = (self._moved.starts, self._moved.moves, low, high)
         _ADD_MOVES(rows.indptr, rows.indices, rows.values, shard.weights, *sums, *moves)
+
+
+def _turned(centroids: Array) -> Array:
+    """The centroids by column."""
+    made = np.empty(centroids.shape[::-1], centroids.dtype)
+
+    def some(low: int, high: int) -> None:
+        made[low:high] = centroids[:, low:high].T
+
+    in_pieces(len(made), COLUMNS_TURNED, some)
+    return made
 
 
 def some_rows(rows: Sparse, first: int, stop: int) -> Sparse:
@@ -110,7 +122,7 @@ def squared_norms(rows: Sparse) -> Array:
 
 def nearest_of(rows: Sparse, centroids: Array, norms: Array | None = None) -> tuple[Array, Array]:
     """Cluster and squared distance of each row; `norms` are their squared ones, where they are known."""
-    half, by_column = 0.5 * (centroids**2).sum(axis=1), np.ascontiguousarray(centroids.T)
+    half, by_column = 0.5 * np.einsum("jt,jt->j", centroids, centroids), _turned(centroids)
     count = rows_of(rows)
     nearest, least = np.empty(count, np.int32), np.empty(count)
     step = max(active().kmeans.sparse_scores_at_once // len(centroids), 1)
@@ -126,7 +138,7 @@ def nearest_of(rows: Sparse, centroids: Array, norms: Array | None = None) -> tu
 
 def distances_of(rows: Sparse, centroids: Array) -> Array:
     """Squared distances, (rows, centroids)."""
-    scores = 0.5 * (centroids**2).sum(axis=1) - times(rows, np.ascontiguousarray(centroids.T))
+    scores = 0.5 * (centroids**2).sum(axis=1) - times(rows, _turned(centroids))
     return np.asarray(np.maximum(2.0 * scores + squared_norms(rows)[:, None], 0.0))
 
 

@@ -32,7 +32,13 @@ from flegel.core.pytree import Array
 from flegel.errors import DecodeError
 from flegel.machine.coordinator.observation import SiteSnapshot
 from flegel.machine.group.common_parameter import REMOVED, CommonParameter
-from flegel.machine.group.contributions import OTHER_PACKAGE, Contributions
+from flegel.machine.group.contributions import (
+    LARGEST_CHANGE,
+    LARGEST_COUNT,
+    LARGEST_STATISTIC,
+    OTHER_PACKAGE,
+    Contributions,
+)
 from flegel.machine.group.events import (
     Answered,
     EndsHeard,
@@ -134,7 +140,8 @@ class Group:
         self._calls = StoreCalls(settings.poll, settings.beat, now)
         self.table = MemberTable(settings.name, settings.silence, active().groups.beats_until_late * settings.beat)
         self._common = CommonParameter(base, Fragments(shapes, settings.fragments))
-        self._contributions = Contributions(shapes, settings.package, settings.fragments)
+        largest = LARGEST_CHANGE if settings.exchange == "parameters" else LARGEST_STATISTIC
+        self._contributions = Contributions(shapes, settings.package, settings.fragments, largest)
         self._shapes = list(shapes)
         self._status = StatusChanged("loading")
         self.phase = "joining"
@@ -826,6 +833,8 @@ class Group:
             return self._refuse(key, str(error))
         if MEMBERS + beat.group != key:
             return self._refuse(key, f"it says that it is of {beat.group}")
+        if not 0.0 <= beat.visits < LARGEST_COUNT:
+            return self._refuse(key, f"it tells of {beat.visits:g} visits")
         if beat.package != self._settings.package:
             return self._stranger(beat)
         if self.table.hear(beat, now):

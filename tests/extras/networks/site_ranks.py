@@ -1,6 +1,6 @@
 """Two sites of two ranks each that train one model through a folder. For `test_site_ranks.py`.
 
-    python -m tests.extras.networks.site_ranks FOLDER '{"killed": "leader"}'     or "rank", "all", or {"frozen": "leader"}
+    python -m tests.extras.networks.site_ranks FOLDER '{"killed": "leader"}'     "rank", "all", or {"frozen": "leader"}
 
 Every rank writes a line for each barrier: its number, the round that θ holds, and a digest of θ; the last line says how
 it ended. Where all ranks of a site are killed, as many are started again, as a supervisor would do it. torch is

@@ -41,12 +41,9 @@ def statistics(rng: np.random.Generator) -> dict[str, list[np.ndarray]]:
         sums = np.array([wide[which == k].sum(axis=0) for k in range(20)])
         found[name] = [np.bincount(which, minlength=20).astype(np.float64), sums, np.square(wide).sum(keepdims=True)]
     shares = rng.dirichlet(np.full(20, 0.1), size=3000)
-    squares = np.einsum("nk,ni,nj->kij", shares, rows, rows, optimize=True)[:, *np.tril_indices(20)]
-    found["GMM, full covariances"] = [
-        shares.sum(axis=0),
-        shares.T @ rows,
-        squares,
-    ]  # lower triangles, as GMM keeps them
+    row, column = np.tril_indices(20)  # GMM keeps lower triangles
+    squares = np.einsum("nk,ni,nj->kij", shares, rows, rows, optimize=True)[:, row, column]
+    found["GMM, full covariances"] = [shares.sum(axis=0), shares.T @ rows, squares]
     found["FCM"] = [(shares**2).sum(axis=0), (shares**2).T @ rows]
     return found
 

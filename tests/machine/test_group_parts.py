@@ -11,7 +11,7 @@ import pytest
 
 from flegel.errors import DecodeError, UsageError
 from flegel.machine.group.common_parameter import CommonParameter
-from flegel.machine.group.contributions import LARGEST_CHANGE, Contributions
+from flegel.machine.group.contributions import Contributions
 from flegel.machine.group.data_form import DataForm, difference
 from flegel.machine.group.events import Answered, GetObject, PutObject
 from flegel.machine.group.fragments import Fragments
@@ -274,7 +274,7 @@ def test_numbers_that_cannot_be_are_refused_before_they_are_in_the_model_of_all(
     header = msgspec.structs.replace(Contribution("lyon", 7, 2, 1, 3.0, 10, False), **said)
     content = encode(header, [np.full((2, 2), values)])
     entry = Entry("lyon", 7, contribution_key(2, "lyon", 7), digest_of(content), 2)
-    known = Contributions([(2, 2)], largest=LARGEST_CHANGE)
+    known = Contributions([(2, 2)], exchange="parameters")
     assert re.search(why, known.accept(entry, content)) and known.get(entry.key) is None
 
 

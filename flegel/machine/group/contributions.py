@@ -57,10 +57,11 @@ class Contributions:
         shapes: Sequence[tuple[int, ...]],
         package: str = "",
         fragments: int = 1,
-        largest: float = LARGEST_STATISTIC,
+        exchange: str = "statistics",
     ) -> None:
-        """`largest`: absolute value of a number that may be used."""
-        self._fragments, self._package, self._largest = Fragments(shapes, fragments), package, largest
+        """`exchange`: statistics or parameters."""
+        self._fragments, self._package = Fragments(shapes, fragments), package
+        self._largest = LARGEST_CHANGE if exchange == "parameters" else LARGEST_STATISTIC
         self._received: dict[str, ReceivedContribution] = {}
 
     def get(self, key: str) -> ReceivedContribution | None:

@@ -32,13 +32,7 @@ from flegel.core.pytree import Array
 from flegel.errors import DecodeError
 from flegel.machine.coordinator.observation import SiteSnapshot
 from flegel.machine.group.common_parameter import REMOVED, CommonParameter
-from flegel.machine.group.contributions import (
-    LARGEST_CHANGE,
-    LARGEST_COUNT,
-    LARGEST_STATISTIC,
-    OTHER_PACKAGE,
-    Contributions,
-)
+from flegel.machine.group.contributions import LARGEST_COUNT, OTHER_PACKAGE, Contributions
 from flegel.machine.group.events import (
     Answered,
     EndsHeard,
@@ -140,8 +134,7 @@ class Group:
         self._calls = StoreCalls(settings.poll, settings.beat, now)
         self.table = MemberTable(settings.name, settings.silence, active().groups.beats_until_late * settings.beat)
         self._common = CommonParameter(base, Fragments(shapes, settings.fragments))
-        largest = LARGEST_CHANGE if settings.exchange == "parameters" else LARGEST_STATISTIC
-        self._contributions = Contributions(shapes, settings.package, settings.fragments, largest)
+        self._contributions = Contributions(shapes, settings.package, settings.fragments, settings.exchange)
         self._shapes = list(shapes)
         self._status = StatusChanged("loading")
         self.phase = "joining"

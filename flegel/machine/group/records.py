@@ -313,4 +313,4 @@ def finite(arrays: Sequence[Array]) -> bool:
 
 def within(arrays: Sequence[Array], largest: float) -> bool:
     """Whether all numbers are finite, and none is beyond this absolute value."""
-    return all(not a.size or bool(-largest <= a.min() and a.max() <= largest) for a in arrays)
+    return all(not a.size or (-largest <= float(a.min()) and float(a.max()) <= largest) for a in arrays)

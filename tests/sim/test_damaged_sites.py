@@ -12,7 +12,7 @@ from bench.sites.bucket import BucketFaults
 from bench.sites.simulate import first_broken
 from bench.sites.site import LastCommit
 from bench.sites.world import ENDED_BY, SiteScenario, SiteWorld
-from flegel.machine.group.events import PutObject, Remark
+from flegel.machine.group.events import Answered, PutObject, Remark
 from flegel.machine.group.group import Group
 from flegel.machine.group.quorum import ALL_GROUPS, Quorum
 from flegel.machine.group.records import MemberBeat, decode, encode, result_key
@@ -65,6 +65,30 @@ def test_nobody_waits_for_a_group_whose_beats_cannot_be_used_any_more(says: str)
     before = world.sites[0].applied
     world.run_until(60.0)
     assert world.sites[0].applied > before + 5 and world.sites[0].exchange.groups == ("g0",)
+
+
+@pytest.mark.parametrize("exchange", ["statistics", "parameters"])
+@pytest.mark.parametrize("seconds", [2.0, 10.0, 60.0])
+def test_a_bucket_that_can_be_read_and_refuses_what_is_written_costs_no_more_than_its_time(
+    exchange: str, seconds: float
+) -> None:
+    """A disk that is full, a quota, rights that were taken away: for less than the limit of silence, and for longer."""
+    world = SiteWorld(0, quiet(exchange=exchange))
+    call, full = world.bucket.call, (5.0, 5.0 + seconds)
+
+    def refusing(command: Any, now: float, answer: Any) -> None:
+        if isinstance(command, PutObject) and full[0] <= now < full[1]:
+            world.at(now + 0.01, lambda t: answer(Answered(command.op, "failed", why="no space left on device"), t))
+        else:
+            call(command, now, answer)
+
+    for site in world.sites.values():
+        site._call = refusing
+    world.run_until(full[1])
+    before = min(site.applied for site in world.sites.values())
+    world.run_until(full[1] + 20.0)
+    assert min(site.applied for site in world.sites.values()) > before + 10
+    assert world.sites[0].exchange.groups == ("g0", "g1")
 
 
 def test_a_damaged_result_is_written_again_by_who_has_applied_it(monkeypatch: Patch) -> None:

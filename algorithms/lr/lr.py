@@ -116,7 +116,7 @@ class LR(Algorithm):
         unsharded="the length of each step is found along all of θ at once (lr-gradient takes plain steps, and can)",
         not_additive="its step search compares the loss of θ with that of the step before, which a θ from outside "
         "breaks; `lr-gradient` and `lr-local` can be trained by groups",
-        unsent=("internal_search", "internal_best", *PAIR_NAMES),
+        unsent=("internal_search", "internal_best", "internal_curvature", *PAIR_NAMES),
     )
     kernels = Kernels(layout="tiles", torch_program="flegel.algorithms.lr.torch_program:LogisticProgram")
     figures = ReportedFigures(shown=("accuracy",))
@@ -222,6 +222,7 @@ class LR(Algorithm):
             internal_search=begin(sample.points, held, rounding_of(sample.features)),
             internal_best=np.zeros((2, outputs, columns + 1)),
             internal_metric=metric,
+            internal_curvature=np.zeros((1, columns + 1, columns + 1) if full and outputs == 1 else (0, 0, 0)),
         )
         return with_pairs(start, no_pairs(pairs, outputs, columns + 1))
 
@@ -450,6 +451,8 @@ class LR(Algorithm):
         search = search._replace(damping=step.damping, pace=step.pace, promised=step.promised)
         start = start_loss(aggregator, parameter)
         gap, doubt = self._gap(search, curvature, gradient, value, start, brought, newton)
+        if search.bent and gap < 1.0 and self._curvature_held(parameter, curvature):
+            search = search._replace(bent=0.0)
         known = NOT_YET if search.bent and step.promised < -1e-15 * value else gap
         if not newton and not self.l1 and step.promised < -1e-15 * value:
             checked = following_check(search, curvature.diagonal, gap <= self.learning.tolerance)
@@ -472,7 +475,9 @@ class LR(Algorithm):
             usual=gains.usual,
             before=gains.before,
         )
-        parameter = with_pairs(parameter._replace(internal_best=given(measured)), pairs)
+        sums = np.tril(curvature.sums) / curvature.seen if parameter.internal_curvature.size else np.zeros((0, 0, 0))
+        made = {"internal_best": given(measured), "internal_curvature": given(sums)}
+        parameter = with_pairs(parameter._replace(**made), pairs)
         mode = float(parameter.internal_visit[5])
         if mode == EMPTYING or (mode == LATER and self._too_slow(search, theta.shape[1])):
             numbers = parameter.internal_visit.copy()
@@ -569,6 +574,11 @@ class LR(Algorithm):
         if search.wary or (not exact and damping > active().lr.most_damping * 1e-6):
             gap = NOT_YET  # the curvature is an upper bound, so the gap would be too small
         return gap, doubt
+
+    def _curvature_held(self, parameter: Linear, curvature: Curvature) -> bool:
+        """The second derivatives are about those by which the last step was found: points whose curvature changed in it
+        are too few to matter in any direction."""
+        return curvature.changed(parameter.internal_curvature, self._penalty) <= active().lr.curvature_held
 
     def _too_slow(self, search: StepSearch, width: int) -> bool:
         """The diagonal and L-BFGS would need more steps than it costs to sum all second derivatives."""

@@ -447,12 +447,10 @@ class LR(Algorithm):
         step = self._next_step(theta, search, curvature, pairs, value, gradient, newton, left)
         brought = search.best - value if search.measured else NOT_YET
         gains = search.gains.with_step(brought) if search.measured else search.gains
-        before = search
-        search = search._replace(damping=step.damping, pace=step.pace, promised=step.promised)
+        before, search = search, search._replace(damping=step.damping, pace=step.pace, promised=step.promised)
         start = start_loss(aggregator, parameter)
         gap, doubt = self._gap(search, curvature, gradient, value, start, brought, newton)
-        if search.bent and gap < 1.0 and self._curvature_held(parameter, curvature):
-            search = search._replace(bent=0.0)
+        search = self._with_bent(search, parameter, curvature, gap)
         known = NOT_YET if search.bent and step.promised < -1e-15 * value else gap
         if not newton and not self.l1 and step.promised < -1e-15 * value:
             checked = following_check(search, curvature.diagonal, gap <= self.learning.tolerance)
@@ -475,9 +473,7 @@ class LR(Algorithm):
             usual=gains.usual,
             before=gains.before,
         )
-        sums = np.tril(curvature.sums) / curvature.seen if parameter.internal_curvature.size else np.zeros((0, 0, 0))
-        made = {"internal_best": given(measured), "internal_curvature": given(sums)}
-        parameter = with_pairs(parameter._replace(**made), pairs)
+        parameter = with_pairs(curvature.kept_in(parameter)._replace(internal_best=given(measured)), pairs)
         mode = float(parameter.internal_visit[5])
         if mode == EMPTYING or (mode == LATER and self._too_slow(search, theta.shape[1])):
             numbers = parameter.internal_visit.copy()
@@ -575,10 +571,13 @@ class LR(Algorithm):
             gap = NOT_YET  # the curvature is an upper bound, so the gap would be too small
         return gap, doubt
 
-    def _curvature_held(self, parameter: Linear, curvature: Curvature) -> bool:
-        """The second derivatives are about those by which the last step was found: points whose curvature changed in it
-        are too few to matter in any direction."""
-        return curvature.changed(parameter.internal_curvature, self._penalty) <= active().lr.curvature_held
+    def _with_bent(self, search: StepSearch, parameter: Linear, curvature: Curvature, gap: float) -> StepSearch:
+        """The search, with no bent points where the second derivatives are about those by which the last step was
+        found: such points are then too few to matter in any direction."""
+        if not search.bent or gap >= 1.0:
+            return search
+        changed = curvature.changed(parameter.internal_curvature, self._penalty)
+        return search._replace(bent=0.0) if changed <= active().lr.curvature_held else search
 
     def _too_slow(self, search: StepSearch, width: int) -> bool:
         """The diagonal and L-BFGS would need more steps than it costs to sum all second derivatives."""

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from flegel.algorithms.lr.model import Linear
 from flegel.algorithms.lr.precondition import descend, inward, outward
 from flegel.configuration.active import active
 from flegel.core.entry_point import EntryPoint
@@ -263,6 +264,12 @@ class Curvature(NamedTuple):
             whole[-1] = whole[:, -1] = 0.0
             whole[-1, -1] = 1.0
         return whole
+
+    def kept_in(self, parameter: Linear) -> Linear:
+        """θ with these second derivatives, where there is room for them."""
+        if not parameter.internal_curvature.size:
+            return parameter
+        return parameter._replace(internal_curvature=given(np.tril(self.sums) / self.seen))
 
     def changed(self, before: Array, penalty: Penalty) -> float:
         """By which part the second derivatives differ from `before` in the direction in which they differ most: the

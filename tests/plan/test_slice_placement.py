@@ -85,8 +85,9 @@ def test_a_server_without_a_share_keeps_two_small_slices_to_be_measured() -> Non
     slices = cut(4_000_000, 50_000, servers=4, probe=10_000)
     assert slices[:8] == (10_000,) * 8 and sum(slices) == 4_000_000
     after = levelled(first_map(slices, range(4)), range(4), 1, {1: 1.0, 2: 1.0, 3: 1.0})
-    kept = after.of_server(0)
-    assert len(kept) == active().placement.measuring_slices and after.loads()[0] == 20_000
+    begun_without = levelled(first_map(slices, (1, 2, 3)), range(4), 1, {1: 1.0, 2: 1.0, 3: 1.0})
+    for found in (after, begun_without):
+        assert len(found.of_server(0)) == active().placement.measuring_slices and found.loads()[0] == 20_000
 
 
 def test_a_slice_that_moves_to_its_replica_needs_no_copy() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -79,6 +81,19 @@ def test_loads_follow_shares_as_closely_as_slices_allow(count: int, each: int, d
         target = after.total * shares[server] / whole
         assert abs(load - target) <= max(active().placement.load_tolerance * target, 100)
     assert levelled(after, servers, 1, shares) is after
+
+
+def test_each_slice_goes_to_the_server_with_the_largest_remaining_load() -> None:
+    """All slices of a server that is gone, the largest first, so many that no other move has to follow."""
+    drawn = random.Random(3)
+    sizes = tuple(drawn.randint(51, 100) for _ in range(200))
+    shares = {0: 0.5, 1: 0.3, 2: 0.2}
+    found = levelled(SliceMap(1, sizes, (9,) * 200, ((),) * 200), shares, 0, shares)
+    left = {server: share * sum(sizes) for server, share in shares.items()}
+    for number in sorted(range(200), key=lambda n: (-sizes[n], n)):
+        receiver = max(left, key=lambda server: (left[server], -server))
+        assert found.primary[number] == receiver
+        left[receiver] -= sizes[number]
 
 
 def test_a_server_without_a_share_keeps_two_small_slices_to_be_measured() -> None:

@@ -407,6 +407,7 @@ class LR(Algorithm):
         limit = search.best * (1.0 + NOISE) + active().lr.armijo * search.promised * search.length
         best = parameter.internal_best[0]
         if value <= limit or np.array_equal(theta, best):  # the best θ measured again is not worse but for rounding
+            search = with_long_rows(search, curvature.of_long_rows)
             return self._accept(aggregator, parameter, search, value, measured)
         newton = self._newton(parameter, curvature)
         most = active().lr.most_damping
@@ -439,8 +440,6 @@ class LR(Algorithm):
         """This θ, `measured` with its gradient, is the best; the next step starts from it."""
         curvature = self._curvatures(aggregator, parameter)
         (theta, gradient), pairs = measured, pairs_in(parameter)
-        if curvature.summed:
-            search = with_long_rows(search, curvature.of_long_rows)
         if pairs and search.measured:
             if search.length < active().lr.pairs_kept_above_length:
                 pairs = no_pairs(len(pairs), *theta.shape)
@@ -572,7 +571,7 @@ class LR(Algorithm):
         gap /= max(value, 1e-4 * start)
         doubt = 0.0 if exact else max(min(gap, 1.0), search.doubt / (4.0 if curvature.full else 2.0))
         gap = max(gap, doubt) * (1.0 if exact else active().lr.estimated_gap)  # one small step says little there
-        gap *= active().lr.estimated_gap if search.longest else 1.0
+        gap *= active().lr.long_rows_gap if search.longest else 1.0
         if search.wary or (not exact and damping > active().lr.most_damping * 1e-6):
             gap = NOT_YET  # the curvature is an upper bound, so the gap would be too small
         return gap, doubt

@@ -252,6 +252,8 @@ class Curvature(NamedTuple):
     def of_long_rows(self) -> float:
         """The mean of the diagonals where rows that are far longer than others have most of it, otherwise 0. In these
         coordinates a usual column has the curvature of the bias."""
+        if not self.summed:
+            return 0.0
         diagonals = np.einsum("ktt->kt", self.sums) if self.full else self.sums[:, 0]
         mean = float(np.maximum(diagonals, 0.0).mean())
         usual = float(np.maximum(diagonals[:, -1], 0.0).mean())

@@ -22,20 +22,13 @@ from flegel.errors import FlegelError
 from flegel.sync import models
 
 NAMES = {place.partition(":")[2]: name for name, place in BUILTINS.items() if not place.startswith("flegel.torch.")}
-"""Class to name on the command line. Networks need an extra, and are trained in tests/extras/networks."""
-NETWORKS = [place.partition(":")[2] for place in BUILTINS.values() if place.startswith("flegel.torch.")]
+"""Class to name on the command line. Networks need an extra: tests/extras/networks/test_every_network.py."""
 LAGGING = ("LocalLR", "LocalNMF", "PlainLR", "PlainNMF", "NMF")
 """Their objective counts each point with the θ, or the weights, of its last visit."""
-ROOT = Path(__file__).parents[1]
 
 
 def test_every_built_in_class_has_rows() -> None:
     assert set(TABLES) == set(NAMES)
-
-
-def test_every_network_is_trained_in_the_tests_of_networks() -> None:
-    tests = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "extras" / "networks").glob("test_*.py"))
-    assert not [name for name in NETWORKS if name not in tests]
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
     python -m bench.history measure [--keep]     # print the ratios; --keep appends them to bench/history.jsonl
     python -m bench.history check                # exit code 1 where a ratio is 10 % below the recent ones
+    python -m bench.history check --only "small job, LR"
     python -m bench.history page                 # write docs/results/history.md, its JSON and its picture
 
 A ratio is the peer's processor time over ours, so above 1 Flegel is ahead: processor time because other programs on the
@@ -30,6 +31,7 @@ from bench.common.history_page import write_page
 KEPT = Path(__file__).with_name("history.jsonl")
 FALLEN_SHARE = 0.9  # of the recent ratios, below which a commit is slower
 RECENT = 5  # kept records that a commit is compared with
+CHANGED = "+"  # after the commit of a record: files differed from it
 TRIES = 3  # measurements of a ratio that seems to have fallen
 
 
@@ -159,8 +161,8 @@ def kept_records(path: Path = KEPT) -> list[dict[str, Any]]:
 
 
 def recent_ratios(records: list[dict[str, Any]], processor: str) -> dict[str, float]:
-    """The medians of the last ratios on this kind of processor."""
-    same = [record["ratios"] for record in records if record["processor"] == processor][-RECENT:]
+    """The medians of the last ratios on this kind of processor; those of changed trees belong to no commit."""
+    same = [r["ratios"] for r in records if r["processor"] == processor and not r["commit"].endswith(CHANGED)][-RECENT:]
     names = {name for ratios in same for name in ratios}
     return {name: statistics.median(ratios[name] for ratios in same if name in ratios) for name in sorted(names)}
 
@@ -183,13 +185,29 @@ def check(
     return best, fallen(recent, best)
 
 
+def keep(before: str, after: str, processor: str, ratios: dict[str, float], path: Path = KEPT) -> int:
+    """Append a record. `before` and `after` are the commits, with their marks, around the measurement; where they
+    differ, nobody knows what was measured."""
+    if before != after or not before:
+        print(f"Nothing was kept: measured from commit {before or 'none'} to {after or 'none'}.", file=sys.stderr)
+        return 1
+    if before.endswith(CHANGED):
+        print(f"Kept as {before}: files differ from that commit, so no commit is compared with it.", file=sys.stderr)
+    record = {"commit": before, "at": time.strftime("%Y-%m-%d"), "processor": processor, "ratios": ratios}
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(record) + "\n")
+    return 0
+
+
 def main() -> int:
     from flegel.runtime.processes import host
+    from flegel.terminal.reporting import errors_as_sentences
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["measure", "check", "page"])
     parser.add_argument("--rounds", type=int, default=7, help="calls of each side, of which the fastest counts")
     parser.add_argument("--keep", action="store_true", help="append what was measured to bench/history.jsonl")
+    parser.add_argument("--only", action="append", choices=list(MEASURES), help="this measure; may be given again")
     options = parser.parse_args()
     processor = host.machine()["processor"]
     records = kept_records()
@@ -197,27 +215,20 @@ def main() -> int:
         if not records:
             print("Nothing is kept yet; use: python -m bench.history measure --keep", file=sys.stderr)
             return 2
-        write_page(records)
+        with errors_as_sentences():
+            write_page(records)
         return 0
     if options.what == "measure":
-        ratios = measure(options.rounds)
-        if options.keep:
-            record = {
-                "commit": host.commit(),
-                "at": time.strftime("%Y-%m-%d"),
-                "processor": processor,
-                "ratios": ratios,
-            }
-            with KEPT.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(record) + "\n")
-        return 0
+        before = host.commit()
+        ratios = measure(options.rounds, options.only)
+        return keep(before, host.commit(), processor, ratios) if options.keep else 0
     recent = recent_ratios(records, processor)
     if not recent:
         print(
             f"No record of this processor ({processor}); use: python -m bench.history measure --keep", file=sys.stderr
         )
         return 2
-    best, slow = check(recent, lambda names: measure(options.rounds, names))
+    best, slow = check(recent, lambda names: measure(options.rounds, names or options.only))
     for name in slow:
         print(f"slower: {name}: {best[name]:.3g} times scikit-learn, and was {recent[name]:.3g}")
     print(f"{len(best) - len(slow)} of {len(best)} ratios held.")

@@ -117,7 +117,7 @@ class LR(Algorithm):
         unsharded="the length of each step is found along all of θ at once (lr-gradient takes plain steps, and can)",
         not_additive="its step search compares the loss of θ with that of the step before, which a θ from outside "
         "breaks; `lr-gradient` and `lr-local` can be trained by groups",
-        unsent=("internal_search", "internal_best", *PAIR_NAMES),
+        unsent=("internal_search", "internal_best", "internal_curvature", *PAIR_NAMES),
     )
     kernels = Kernels(layout="tiles", torch_program="flegel.algorithms.lr.torch_program:LogisticProgram")
     figures = ReportedFigures(shown=("accuracy",))
@@ -223,6 +223,7 @@ class LR(Algorithm):
             internal_search=begin(sample.points, held, rounding_of(sample.features)),
             internal_best=np.zeros((2, outputs, columns + 1)),
             internal_metric=metric,
+            internal_curvature=np.zeros((1, columns + 1, columns + 1) if full and outputs == 1 else (0, 0, 0)),
         )
         return with_pairs(start, no_pairs(pairs, outputs, columns + 1))
 
@@ -449,10 +450,10 @@ class LR(Algorithm):
         step = self._next_step(theta, search, curvature, pairs, value, gradient, newton, left)
         brought = search.best - value if search.measured else NOT_YET
         gains = search.gains.with_step(brought) if search.measured else search.gains
-        before = search
-        search = search._replace(damping=step.damping, pace=step.pace, promised=step.promised)
+        before, search = search, search._replace(damping=step.damping, pace=step.pace, promised=step.promised)
         start = start_loss(aggregator, parameter)
         gap, doubt = self._gap(search, curvature, gradient, value, start, brought, newton)
+        search = self._with_bent(search, parameter, curvature, gap)
         known = NOT_YET if search.bent and step.promised < -1e-15 * value else gap
         if not newton and not self.l1 and step.promised < -1e-15 * value:
             checked = following_check(search, curvature.diagonal, gap <= self.learning.tolerance)
@@ -475,7 +476,7 @@ class LR(Algorithm):
             usual=gains.usual,
             before=gains.before,
         )
-        parameter = with_pairs(parameter._replace(internal_best=given(measured)), pairs)
+        parameter = with_pairs(curvature.kept_in(parameter)._replace(internal_best=given(measured)), pairs)
         mode = float(parameter.internal_visit[5])
         if mode == EMPTYING or (mode == LATER and self._too_slow(search, theta.shape[1])):
             numbers = parameter.internal_visit.copy()
@@ -575,6 +576,14 @@ class LR(Algorithm):
         if search.wary or (not exact and damping > active().lr.most_damping * 1e-6):
             gap = NOT_YET  # the curvature is an upper bound, so the gap would be too small
         return gap, doubt
+
+    def _with_bent(self, search: StepSearch, parameter: Linear, curvature: Curvature, gap: float) -> StepSearch:
+        """The search, with no bent points where the second derivatives are about those by which the last step was
+        found: such points are then too few to matter in any direction."""
+        if not search.bent or gap >= 1.0 or search.longest:
+            return search
+        changed = curvature.changed(parameter.internal_curvature, self._penalty)
+        return search._replace(bent=0.0) if changed <= active().lr.curvature_held else search
 
     def _too_slow(self, search: StepSearch, width: int) -> bool:
         """The diagonal and L-BFGS would need more steps than it costs to sum all second derivatives."""

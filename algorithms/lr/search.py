@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from flegel.algorithms.lr.model import Linear
 from flegel.algorithms.lr.precondition import descend, inward, outward
 from flegel.configuration.active import active
 from flegel.core.entry_point import EntryPoint
@@ -289,6 +290,30 @@ class Curvature(NamedTuple):
             whole[-1] = whole[:, -1] = 0.0
             whole[-1, -1] = 1.0
         return whole
+
+    def kept_in(self, parameter: Linear) -> Linear:
+        """θ with these second derivatives, where there is room for them."""
+        if not parameter.internal_curvature.size:
+            return parameter
+        return parameter._replace(internal_curvature=given(np.tril(self.sums) / self.seen))
+
+    def changed(self, before: Array, penalty: Penalty) -> float:
+        """By which part the second derivatives differ from `before` in the direction in which they differ most: the
+        largest |eigenvalue| of H⁻¹·(H − before). Infinite where `before` is not known."""
+        if not self.full or before.shape != self.sums.shape or not before.any():
+            return float("inf")
+        most = 0.0
+        for k in range(len(self.sums)):
+            now = self.matrix(k, penalty, active().lr.least_damping)
+            unit = 1.0 / np.sqrt(np.diagonal(now))
+            lower = np.tril(self.sums[k]) / self.seen - before[k]
+            if self.metric[0, -1] == 0.0:  # no bias
+                lower[-1] = 0.0
+            apart = (lower + np.tril(lower, -1).T) * unit * unit[:, None]
+            root = _root(now * unit * unit[:, None])
+            inner = np.linalg.solve(root, np.linalg.solve(root, apart).T)
+            most = max(most, float(np.abs(np.linalg.eigvalsh(inner)).max()))
+        return most
 
     def larger(self) -> Array:
         """Each column's curvature (at least the bias's) relative to `bound`; for the bias, its curvature itself."""

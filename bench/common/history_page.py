@@ -92,4 +92,8 @@ moment. On a busy machine:
 - Measure the commit before in a working copy of its own, on the same machine (`git worktree add ../before HEAD~1`, then
   `python -m bench.history check` there). Where it is red as well, this commit is not the cause.
 - More calls find a quieter moment: `--rounds 30`.
+
+Records of a busy machine are low and hide slowdowns. At a load of 19 on two cores, with a quarter added to the time, a
+barrier was red (0.214 instead of the recorded 0.292; 0.352 with nothing added), a pass was green (1.489 instead of
+1.547; 1.677 with nothing added), and so was a small job (0.255 instead of 0.269). Keep records of an idle machine.
 """.splitlines()

@@ -8,7 +8,8 @@
 A ratio is the peer's processor time over ours, so above 1 Flegel is ahead: processor time because other programs on the
 machine change it little, and one thread for both because two machines of one kind then compare. The two take turns; the
 least time of each counts. Recent ratios are the last five that were kept on this kind of processor. A ratio that has
-fallen is measured three times before it counts as fallen. Workers are threads of this process, whose time is counted.
+fallen is measured up to three times before it counts as fallen; the least times of all count. Workers are threads of
+this process, whose time is counted.
 """
 
 from __future__ import annotations
@@ -33,6 +34,21 @@ FALLEN_SHARE = 0.9  # of the recent ratios, below which a commit is slower
 RECENT = 5  # kept records that a commit is compared with
 CHANGED = "+"  # after the commit of a record: files differed from it
 TRIES = 3  # measurements of a ratio that seems to have fallen
+
+
+class Least(NamedTuple):
+    """The least processor time of a unit so far. Noise only makes times longer, on either side, so that the ratio of
+    both least times comes closer to the truth with every call; the best of several ratios would not."""
+
+    ours: float
+    theirs: float
+
+    @property
+    def ratio(self) -> float:
+        return round(self.theirs / self.ours, 3)
+
+    def and_again(self, other: Least) -> Least:
+        return Least(min(self.ours, other.ours), min(self.theirs, other.theirs))
 
 
 class Pair(NamedTuple):
@@ -125,8 +141,8 @@ MEASURES: dict[str, Callable[[], Pair]] = {
 }
 
 
-def ratio(name: str, rounds: int) -> float:
-    """The peer's least processor time of a unit over ours, in turn, after one call of each that is not counted."""
+def least(name: str, rounds: int) -> Least:
+    """Of several calls of each side in turn, after one of each that is not counted."""
     pair = MEASURES[name]()
     pair.ours(), pair.theirs()
     times: tuple[list[float], list[float]] = ([], [])
@@ -135,11 +151,11 @@ def ratio(name: str, rounds: int) -> float:
             before = time.process_time()
             units = call()
             found.append((time.process_time() - before) / units)
-    return round(min(times[1]) / min(times[0]), 3)
+    return Least(min(times[0]), min(times[1]))
 
 
-def measure(rounds: int, names: list[str] | None = None) -> dict[str, float]:
-    """Ratios by name; of all measures where no names are given."""
+def measure(rounds: int, names: list[str] | None = None) -> dict[str, Least]:
+    """By name; of all measures where no names are given."""
     from threadpoolctl import threadpool_limits
 
     for module in ("sklearn.cluster", "sklearn.linear_model"):
@@ -148,8 +164,8 @@ def measure(rounds: int, names: list[str] | None = None) -> dict[str, float]:
     with threadpool_limits(1), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # both say that passes ran out
         for name in names or list(MEASURES):
-            found[name] = ratio(name, rounds)
-            print(f"{name:34s} {found[name]:8.3f}", flush=True)
+            found[name] = least(name, rounds)
+            print(f"{name:34s} {found[name].ratio:8.3f}", flush=True)
     return found
 
 
@@ -173,16 +189,20 @@ def fallen(recent: dict[str, float], measured: dict[str, float]) -> list[str]:
 
 
 def check(
-    recent: dict[str, float], again: Callable[[list[str]], dict[str, float]]
+    recent: dict[str, float], again: Callable[[list[str]], dict[str, Least]]
 ) -> tuple[dict[str, float], list[str]]:
-    """Best ratios of up to three measurements, and those that are still fallen. `again` measures some of them."""
-    best = again([])
+    """Ratios after up to three measurements, and those that are still fallen. `again` measures some of them."""
+    known = again([])
     for _ in range(TRIES - 1):
-        slow = fallen(recent, best)
+        slow = fallen(recent, ratios_of(known))
         if not slow:
             break
-        best |= {name: max(best[name], value) for name, value in again(slow).items()}
-    return best, fallen(recent, best)
+        known |= {name: known[name].and_again(more) for name, more in again(slow).items()}
+    return ratios_of(known), fallen(recent, ratios_of(known))
+
+
+def ratios_of(times: dict[str, Least]) -> dict[str, float]:
+    return {name: found.ratio for name, found in times.items()}
 
 
 def keep(before: str, after: str, processor: str, ratios: dict[str, float], path: Path = KEPT) -> int:
@@ -220,7 +240,7 @@ def main() -> int:
         return 0
     if options.what == "measure":
         before = host.commit()
-        ratios = measure(options.rounds, options.only)
+        ratios = ratios_of(measure(options.rounds, options.only))
         return keep(before, host.commit(), processor, ratios) if options.keep else 0
     recent = recent_ratios(records, processor)
     if not recent:

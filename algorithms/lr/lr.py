@@ -64,6 +64,7 @@ from flegel.algorithms.lr.search import (
     scheduled,
     shorter,
     unsolved,
+    with_long_rows,
     with_pair,
 )
 from flegel.algorithms.lr.shapes import kernel_choice, served_by
@@ -407,6 +408,7 @@ class LR(Algorithm):
         limit = search.best * (1.0 + NOISE) + active().lr.armijo * search.promised * search.length
         best = parameter.internal_best[0]
         if value <= limit or np.array_equal(theta, best):  # the best θ measured again is not worse but for rounding
+            search = with_long_rows(search, curvature.of_long_rows)
             return self._accept(aggregator, parameter, search, value, measured)
         newton = self._newton(parameter, curvature)
         most = active().lr.most_damping
@@ -422,7 +424,8 @@ class LR(Algorithm):
             damping=min(10.0 * search.damping, most) if short and search.length == 1.0 else search.damping,
             pace=min(search.pace, 1.0) * math.sqrt(factor),
         )
-        if -search.promised * search.length <= NOISE * search.best:
+        # Along a long row, steps that cannot be measured may lead to ones that can: its curvature halves at each.
+        if -search.promised * search.length <= NOISE * search.best and not (search.long_rows and search.stuck == 0.0):
             left = -search.promised / 2.0 / search.best
             return self._held(parameter, search._replace(gap=left, stuck=left if left > NOISE else 0.0))
         return self._moved(aggregator, parameter, best + factor * (theta - best), search)
@@ -554,10 +557,12 @@ class LR(Algorithm):
         """How far the objective may still fall, relative to it, and the doubt that is kept for the next estimate.
         `search` holds the planned step; `brought`: what the last step gained; `start`: the objective at θ = 0."""
         penalty, damping = self._penalty, search.damping
-        exact = curvature.full and not penalty.l1 and newton
+        exact = curvature.full and not penalty.l1 and newton and not search.longest
         free = -search.promised / (search.pace if exact else 1.0)
         if exact and damping > active().lr.least_damping:  # without damping, flat directions promise more
             free = -float((gradient * curvature.solve(gradient, penalty, active().lr.least_damping)).sum())
+        if search.long_rows and not newton:
+            free = max(free, curvature.squared_length_without_long_rows(gradient, penalty))
         if curvature.full or penalty.l1:
             gap = max(free / 2.0, remaining(brought, search.brought), 0.0 if exact else brought / 2.0)
         elif search.measured:
@@ -567,6 +572,7 @@ class LR(Algorithm):
         gap /= max(value, 1e-4 * start)
         doubt = 0.0 if exact else max(min(gap, 1.0), search.doubt / (4.0 if curvature.full else 2.0))
         gap = max(gap, doubt) * (1.0 if exact else active().lr.estimated_gap)  # one small step says little there
+        gap *= active().lr.long_rows_gap if search.longest else 1.0
         if search.wary or (not exact and damping > active().lr.most_damping * 1e-6):
             gap = NOT_YET  # the curvature is an upper bound, so the gap would be too small
         return gap, doubt
@@ -574,7 +580,7 @@ class LR(Algorithm):
     def _with_bent(self, search: StepSearch, parameter: Linear, curvature: Curvature, gap: float) -> StepSearch:
         """The search, with no bent points where the second derivatives are about those by which the last step was
         found: such points are then too few to matter in any direction."""
-        if not search.bent or gap >= 1.0:
+        if not search.bent or gap >= 1.0 or search.longest:
             return search
         changed = curvature.changed(parameter.internal_curvature, self._penalty)
         return search._replace(bent=0.0) if changed <= active().lr.curvature_held else search

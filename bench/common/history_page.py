@@ -72,8 +72,8 @@ Did a change make something slower? The processor time of scikit-learn over that
 each, the two in turn, the least of several calls: above 1 Flegel is ahead. Whole calls: passes of k-means from a given
 start under `bsp`, for each pass; k-means++ with one pass; jobs of 1,000 rows with defaults.
 `python -m bench.history check` fails where a ratio is more than 10 % below the median of the last five records of the
-same processor, in each of three measurements. Summary: [history.json](history.json); written by `python -m
-bench.history page`.
+same processor, also with the least times of three measurements. Summary: [history.json](history.json); written by
+`python -m bench.history page`.
 
 A record belongs to the commit that was measured from begin to end. One of a tree whose code differed from its commit
 (also by files that were not added) has a + and is compared with nothing; where the tree changed meanwhile, nothing is

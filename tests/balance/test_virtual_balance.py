@@ -19,6 +19,7 @@ from flegel.machine.balance.balance_control import BalanceControl
 from flegel.machine.balance.part import BalancePart
 from flegel.machine.coordinator.coordinator import Coordinator
 from flegel.machine.coordinator.events import Timeouts
+from flegel.machine.worker.visit_schedule import VisitSchedule
 from flegel.messages import LoadShard, TreeLayout
 from flegel.params.local import LocalStore
 from flegel.plan.stragglers import parse_stragglers
@@ -49,6 +50,9 @@ def train(
     courses: dict[int, Course] | None = None,
     rules: BalanceSettings | None = None,
     target: float | None = None,
+    sync: str = "fsp",
+    tolerance: float = 0,
+    bandwidth: float = 2e8,
 ) -> tuple[Coordinator, list[Shard]]:
     algorithm, rng = KMeans(k=10, init="random"), np.random.default_rng(seed)
     sample = Sample(data, None, len(data), data.shape[1])
@@ -61,16 +65,17 @@ def train(
         shard = make_shard(data[ids], None, state, algorithm.kernels.layout, ids)
         kernel = kernel or build_kernel(algorithm, shard, theta, zero).kernel
         learners[w] = KernelLearner(algorithm, kernel, shard, zero, new_flag())
-    criteria = Criteria(max_seconds=seconds, tolerance=0, target=target)
+    criteria = Criteria(max_seconds=seconds, tolerance=tolerance, target=target)
     form = TreeLayout("array", ())
     job = Coordinator(
-        algorithm, make_policy(SyncSpec("fsp", balance=mode)), criteria, LocalStore(algorithm, theta, zero),
+        algorithm, make_policy(SyncSpec(sync, balance=mode if sync == "fsp" else None)), criteria,
+        LocalStore(algorithm, theta, zero),
         {w: LoadShard(AlgorithmRef("x", {}), {}, w, workers, 0, form, form) for w in range(workers)},
         timeouts=FOR_EVER, debug=True,
         parts=[] if mode == "off" else [BalancePart(BalanceControl(mode, criteria, rules))],
     )  # fmt: skip
     paces = {w: Pace(1e6, slow, w, workers, (courses or {}).get(w)) for w in range(workers)}
-    simulate(job, paces, dict(learners), Costs(bandwidth=2e8))
+    simulate(job, paces, dict(learners), Costs(bandwidth=bandwidth))
     return job, [learner.shard for learner in learners.values()]
 
 
@@ -177,3 +182,20 @@ def test_nothing_moves_where_all_are_alike() -> None:
 def test_reasons_are_in_the_trace(jobs: dict[str, Coordinator]) -> None:
     assert any(r.reason.startswith("balance: in ") for r in jobs["async"].trace)
     assert any(r.in_flight for r in jobs["async"].trace) and jobs["async"].trace[-1].moved_bytes > 0
+
+
+def test_a_job_whose_points_moved_ends_when_all_were_visited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under bsp points that fell behind on their way stay behind. If the end of an order did not say that all were
+    visited, they would count as visits out of turn for ever, and the job would end later."""
+
+    def trained() -> Coordinator:
+        return train("async", clustered()[::4], "0:8x", 1.0, workers=4, sync="bsp", tolerance=1e-5, bandwidth=2e6)[0]
+
+    job = trained()
+    workers = job.view.workers.values()
+    assert job.state.verdict is not None and job.state.verdict.converged
+    assert min(w.points for w in workers) < 1_000, "points moved"
+    assert max(w.passes for w in workers) - min(w.passes for w in workers) > 0.1, "and lost passes on their way"
+    assert [w.caught_up for w in workers] == [0, 0, 0, 0]
+    monkeypatch.setattr(VisitSchedule, "end_order", lambda schedule: schedule.caught_up)
+    assert trained().state.iteration > job.state.iteration

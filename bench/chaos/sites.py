@@ -11,6 +11,10 @@ moments:
     swap        two objects change places
     irregular   a pipe, or 3 GiB of zeros, in the place of an object
     foreign     files that no group wrote, under names that groups use
+    replay      what an object held earlier is put back in its place
+    lies        a third site that is whole in form and sends what cannot be: numbers that are not finite or as large as
+                can be, negative visits, more visits than can be counted, a θ that is not finite (plain only: with keys
+                it is a stranger, whose objects are refused)
 
 Each run is judged: `hang` where a group had not ended after `LONGEST` seconds; `wrong` where a group ended with a raw
 error, with an exit code that is none of Flegel's, with more memory than `MEMORY`, or where the objective that it prints
@@ -26,6 +30,7 @@ import argparse
 import contextlib
 import importlib.util
 import json
+import math
 import multiprocessing
 import os
 import random
@@ -38,16 +43,27 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 import flegel
 import flegel.runtime.group.session  # before processes are forked
 from bench.chaos.result_log import ResultLog
 from flegel.algorithms.kmeans import KMeans
-from flegel.errors import FlegelError
+from flegel.errors import DecodeError, FlegelError
+from flegel.machine.group.records import (
+    Contribution,
+    MemberBeat,
+    RoundResult,
+    contribution_key,
+    decode,
+    digest_of,
+    encode,
+)
 from flegel.results.result import Result, exit_code
+from flegel.runtime.group.keys import PlainObjects, RefusedObject
 
-KINDS = ("flip", "truncate", "delete", "swap", "irregular", "foreign")
+KINDS = ("flip", "truncate", "delete", "swap", "irregular", "foreign", "replay", "lies")
 MODES = ("plain", "keyed")
 GROUPS = ("lyon", "paris")
 ROWS = 1500  # of each group
@@ -117,13 +133,72 @@ def damage(kind: str, bucket: Path, rng: random.Random) -> str:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(rng.randbytes(rng.choice([0, 1, 40, 5000])))
         return str(path.relative_to(bucket))
+    if kind == "lies":
+        return lie(bucket, rng)
     if len(held) < 2:
         return ""
+    if kind == "replay":
+        return replay(bucket, held, rng)
     rounds = [path for path in held if path.parent.parent.name == "rounds" or path.name == "current"]
     path = rng.choice(rounds if rounds and rng.random() < 0.6 else held)
     with contextlib.suppress(FileNotFoundError):  # groups remove and replace objects meanwhile
         _damage_one(kind, path, held, rng)
     return str(path.relative_to(bucket))
+
+
+_seen: dict[Path, list[bytes]] = {}
+"""What objects have held, the oldest first."""
+
+
+def replay(bucket: Path, held: list[Path], rng: random.Random) -> str:
+    """Note what all objects hold, and put an earlier content of one back; empty where none has changed yet."""
+    older = []
+    for path in held:
+        with contextlib.suppress(FileNotFoundError):
+            content, known = path.read_bytes(), _seen.setdefault(path, [])
+            if content not in known:
+                known.append(content)
+            older += [(path, one) for one in known if one != content]
+    if not older:
+        return ""
+    path, content = rng.choice(older)
+    path.write_bytes(content)
+    return str(path.relative_to(bucket))
+
+
+LIES: tuple[dict[str, Any], ...] = (
+    {"value": math.nan}, {"value": math.inf}, {"value": 1e308}, {"value": -1e200}, {"visits": -1e6},
+    {"visits": math.nan}, {"visits": 1e300}, {"points": -5}, {"value": math.nan, "of": "result"},
+)  # fmt: skip
+
+
+def lie(bucket: Path, rng: random.Random) -> str:
+    """One more beat of a site that is not there, and what it says to have contributed, as a copy of a contribution of
+    another one with other numbers; empty before there is one."""
+    sent = [path for path in objects(bucket) if path.parent.parent.name == "rounds" and path.name != "result"]
+    if not sent:
+        return ""
+    model, said, seal = rng.choice(sent), rng.choice(LIES), PlainObjects()
+    try:
+        header, arrays = decode(seal.open(str(model.relative_to(bucket)), model.read_bytes()), Contribution)
+    except (FileNotFoundError, RefusedObject, DecodeError):
+        return ""
+    key = contribution_key(header.round, "liar", 1)
+    changes = {name: said[name] for name in ("visits", "points") if name in said}
+    lies = msgspec.structs.replace(header, group="liar", life=1, **changes)
+    values = [np.full_like(a, said["value"]) if "value" in said and a.dtype.kind == "f" else a for a in arrays]
+    content, visits = encode(lies, values), float(changes.get("visits", lies.visits))
+    beat = MemberBeat("liar", 1, time.monotonic_ns(), "training", header.round, key, digest_of(content), header.round,
+                      visits, package=header.package)  # fmt: skip
+    places = {key: content, "members/liar": encode(beat)}
+    if said.get("of") == "result":  # of the open round, before the other groups write it
+        result = RoundResult(header.round + 1, (), fields=len(values), by="liar", package=header.package)
+        places = {f"rounds/{header.round + 1}/result": encode(result, values)}
+    for name, one in places.items():
+        place = bucket / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(seal.seal(name, one))
+    return f"{said} in {key}"
 
 
 def _damage_one(kind: str, path: Path, held: list[Path], rng: random.Random) -> None:
@@ -184,6 +259,7 @@ def damage_while(started: list[Any], kind: str, bucket: Path, rng: random.Random
     """A few damages at random moments, from the first object on."""
     first = bucket if rng.random() < 0.4 else bucket / "rounds"  # before θ(0) is made, or in the rounds
     wanted, done = rng.randint(1, 6), list[str]()
+    _seen.clear()
     while len(done) < wanted and any(p.is_alive() for p in started) and time.monotonic() - began < LONGEST:
         if first.is_dir() and (what := damage(kind, bucket, rng)):
             done.append(what)
@@ -247,7 +323,7 @@ def main() -> None:
         for kind in given.kinds.split(","):
             for mode in modes:
                 name = f"{kind} {mode} {number}"
-                if not log.done(name):
+                if not log.done(name) and (kind, mode) != ("lies", "keyed"):
                     log.add(name, **run_one(kind, mode, number))
     print(json.dumps(summary(log), indent=1))
     if any(row["verdict"] not in ("ok", "undamaged") for row in log.rows):

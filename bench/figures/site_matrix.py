@@ -8,7 +8,8 @@ Mbit/s to 10 Gbit/s with latencies up to 300 ms, sizes and speeds of 1 : 50, row
 that is there a tenth of the time; each once waiting for every site and once with a quorum of two. The objective over
 all rows is divided by that of central training from the same θ(0); where that is too large, also by that of central
 training which goes on from the θ of the sites (`own_worst`: 1 where they rest in an optimum, though another one). A
-network needs torch; logistic regression is refused by groups, and the program says so. Seeds are drawn.
+network needs torch; logistic regression by its own search (`lr`) is refused by groups, and the program says so; by
+plain steps (`lr-gradient`) it is not among the algorithms without `--algorithms`. Seeds are drawn.
 """
 
 from __future__ import annotations
@@ -86,6 +87,7 @@ def make(name: str, seed: int) -> tuple[Any, Rows]:
     from flegel.algorithms.kmeans import KMeans
     from flegel.algorithms.lr import LR
     from flegel.algorithms.nmf import NMF
+    from flegel.algorithms.plain_gradient import PlainLR
 
     rows, labels = blobs(seed, name == "nmf")
     if name == "mlp":
@@ -93,8 +95,8 @@ def make(name: str, seed: int) -> tuple[Any, Rows]:
 
         recipe: dict[str, Any] = {"batch": None, "optimizer": "sgd", "local": True, "micro_batch": 16, "lr": 0.05}
         return MLP(hidden=[32], epochs=10_000, **recipe), (rows.astype(np.float32), labels)
-    if name == "lr":
-        return LR(), (rows, (labels > 5).astype(np.float64))
+    if name in ("lr", "lr-gradient"):
+        return LR() if name == "lr" else PlainLR(rate=0.5), (rows, (labels % 2).astype(np.float64))
     makers = {
         "kmeans": lambda: KMeans(k=12),
         "gmm": lambda: GMM(k=8, init="random"),
@@ -121,10 +123,10 @@ def places(cell: Cell, rows: Rows, seed: int) -> list[Place]:
     return found
 
 
-def loss(algorithm: Any, rows: Rows, theta: Any) -> float:
-    """Smaller is better: an objective, or errors of a classifier."""
+def loss(name: str, algorithm: Any, rows: Rows, theta: Any) -> float:
+    """Smaller is better: an objective, or the errors of a network."""
     found = algorithm.evaluate(rows[0], rows[1], theta)
-    if "accuracy" in found.metrics:
+    if name == "mlp":
         return 1.0 - float(found.metrics["accuracy"])
     return -float(found.objective) if algorithm.learning.maximize else float(found.objective)
 
@@ -147,7 +149,7 @@ def trained(name: str, seed: int, theta: Any = None) -> float:
         learner.train(store.parameter, 0, learner.points, number)
         store.fold(Fold(number, (0,), (store.reported(0, number, learner.changes()),), "a pass"))
         if number % 5 == 4:
-            now = loss(algorithm, rows, store.parameter)
+            now = loss(name, algorithm, rows, store.parameter)
             best, before, last = min(best, now), now, before
             if name != "mlp" and abs(now - last) <= SETTLED * abs(now):
                 break
@@ -167,8 +169,8 @@ def course(name: str, cell: Cell, quorum: Quorum, seed: int) -> dict[str, float]
         if not world.results or world.results[-1][1] == last:
             continue
         last = world.results[-1][1]
-        losses.append(loss(algorithm, rows, world.parameter))
-        # Errors of a classifier are compared by half a point, objectives by a part.
+        losses.append(loss(name, algorithm, rows, world.parameter))
+        # Errors of a network are compared by half a point, objectives by a part.
         close = losses[-1] <= (aim + 0.005 if name == "mlp" else aim + (TARGET - 1.0) * abs(aim))
         reached = min(reached, float(now)) if close else reached
         settled = len(losses) > 6 and abs(losses[-1] - losses[-7]) <= SETTLED * abs(losses[-1])

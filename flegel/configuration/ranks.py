@@ -64,7 +64,11 @@ class RankSettings:
     ] = 1800.0
     abandoned_after_silences: Annotated[
         float,
-        Setting("limits of silence", "Silence of all members after which a process that waits to join gives up.", 1),
+        Setting(
+            "limits of silence",
+            "Silence of all members after which a process that waits to join gives up or, at a site, begins again.",
+            1,
+        ),
     ] = 10.0
     rejoin_seconds: Annotated[
         float, Setting("seconds", "Before a process asks again to be given the state of the training.", 0.001, 3600)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import msgspec
@@ -9,10 +10,13 @@ import numpy as np
 import pytest
 
 from flegel.errors import DecodeError, UsageError
+from flegel.machine.group.common_parameter import CommonParameter
 from flegel.machine.group.contributions import Contributions
 from flegel.machine.group.data_form import DataForm, difference
 from flegel.machine.group.events import Answered, GetObject, PutObject
+from flegel.machine.group.fragments import Fragments
 from flegel.machine.group.outer_step import moved, outer_step
+from flegel.machine.group.outliers import judge
 from flegel.machine.group.own_beat import OwnBeat
 from flegel.machine.group.records import (
     Contribution,
@@ -250,6 +254,41 @@ def test_a_contribution_is_taken_only_as_its_name_and_digest_say() -> None:
     assert "another shape" in Contributions([(2, 3)]).accept(entry, content)
     bad, wrong = contribution(values=np.nan)
     assert "not finite" in known.accept(bad, wrong)
+
+
+@pytest.mark.parametrize(
+    ("said", "values", "why"),
+    [
+        ({}, np.inf, "not finite"),
+        ({}, -1e19, "beyond 1e\\+18"),  # its square is not finite in float32, of which θ is
+        ({"visits": -3.0}, 1.0, "cannot be"),
+        ({"visits": np.nan}, 1.0, "cannot be"),
+        ({"visits": 1e300}, 1.0, "cannot be"),
+        ({"points": -1}, 1.0, "cannot be"),
+        ({"changed": (np.nan,)}, 1.0, "cannot be"),
+    ],
+)
+def test_numbers_that_cannot_be_are_refused_before_they_are_in_the_model_of_all(
+    said: dict[str, Any], values: float, why: str
+) -> None:
+    header = msgspec.structs.replace(Contribution("lyon", 7, 2, 1, 3.0, 10, False), **said)
+    content = encode(header, [np.full((2, 2), values)])
+    entry = Entry("lyon", 7, contribution_key(2, "lyon", 7), digest_of(content), 2)
+    known = Contributions([(2, 2)], exchange="parameters")
+    assert re.search(why, known.accept(entry, content)) and known.get(entry.key) is None
+
+
+def test_a_result_whose_numbers_are_not_finite_is_refused() -> None:
+    common = CommonParameter([np.zeros(3)], Fragments([(3,)], 1))
+    result = RoundResult(1, (), fields=1, fragments=(0,), exchanged_in=(1,))
+    assert common.misfit(result, [np.ones(3)]) == ""
+    assert "not finite" in common.misfit(result, [np.array([1.0, np.nan, 0.0])])
+    lies = msgspec.structs.replace(result, sizes=(("lyon", 0, 0.0, -1.0, 9),))
+    assert "not finite" in common.misfit(lies, [np.ones(3)]), "the square root of a variance would end this group"
+
+
+def test_a_change_that_is_larger_than_can_be_said_is_an_outlier() -> None:
+    assert judge("exclude", [np.full(3, 1e18)], (-700.0, 0.1, 9)).factor == 0.0
 
 
 def test_objects_survive_and_damaged_ones_are_refused() -> None:

@@ -536,6 +536,20 @@ def test_a_process_that_waits_gives_up_when_all_have_left() -> None:
     assert is_abandoned(4, Observation(THREE, waiting | seen(a=21, b=21, c=21), 0), LIMITS)
 
 
+def test_where_all_ranks_of_a_site_were_lost_as_many_as_began_begin_again() -> None:
+    """The other sites know its θ. Without them nobody does, and a process that comes later gives up."""
+    lost = seen(a=21, b=21, c=21)
+    for view, members in (
+        (Observation(THREE, lost | seen(D=0, E=0), 0, can_begin_again=True), (4, 5)),
+        (Observation(THREE, lost | seen(D=0), 0, can_begin_again=True), None),  # the other one is not there yet
+        (Observation(THREE, seen(a=21, b=21, c=1, D=0, E=0), 0, can_begin_again=True), None),
+        (Observation(THREE, lost | seen(D=0, E=0), 0), None),
+    ):
+        found = next_generation(4, view, LIMITS)
+        assert (found.members if found is not None else None) == members
+        assert found is None or (found.number, found.broken) == (THREE.number + 1, THREE.number)
+
+
 def test_what_ranks_agree_on_from_what_they_hold() -> None:
     held, not_held, ahead = Status(7, 3, BARRIER), Status(7), Status(8)
     assert resolve([held, held]).commits == (True, True) and resolve([held, held]).position == 8

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import msgspec
 import pytest
 
 from bench.sites.bucket import BucketFaults
@@ -14,7 +15,7 @@ from bench.sites.world import ENDED_BY, SiteScenario, SiteWorld
 from flegel.machine.group.events import PutObject, Remark
 from flegel.machine.group.group import Group
 from flegel.machine.group.quorum import ALL_GROUPS, Quorum
-from flegel.machine.group.records import result_key
+from flegel.machine.group.records import MemberBeat, decode, encode, result_key
 from flegel.machine.group.table import MemberTable
 
 Patch = pytest.MonkeyPatch
@@ -43,6 +44,27 @@ def test_rounds_go_on_after_an_object_is_damaged(exchange: str, noise: bytes | N
     world.run_until(40.0)
     assert spoilt == [key]
     assert min(site.applied for site in world.sites.values()) > 10
+
+
+@pytest.mark.parametrize("says", ["another version", "1e300 visits", "another name"])
+def test_nobody_waits_for_a_group_whose_beats_cannot_be_used_any_more(says: str) -> None:
+    """It lives, and what it writes is whole: as of a site that was updated while the others train, or one that lies."""
+    world = SiteWorld(0, quiet())
+    written = world.laws.written
+
+    def another(name: str, content: bytes | None, now: float) -> None:
+        written(name, content, now)
+        if name == "members/g1" and content and now > 5.0:
+            beat, _ = decode(content, MemberBeat)
+            changed = {"1e300 visits": {"visits": 1e300}, "another name": {"group": "g7"}}.get(says, {})
+            lie = encode(msgspec.structs.replace(beat, **changed)) if changed else content + b"a later field"
+            world.at(now, lambda t: world.bucket._history[name].append((t, lie)))
+
+    world.bucket._written = another
+    world.run_until(15.0)
+    before = world.sites[0].applied
+    world.run_until(60.0)
+    assert world.sites[0].applied > before + 5 and world.sites[0].exchange.groups == ("g0",)
 
 
 def test_a_damaged_result_is_written_again_by_who_has_applied_it(monkeypatch: Patch) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
 
 from flegel.core.pytree import Array
 from flegel.machine.group.fragments import Fragments
-from flegel.machine.group.records import RoundResult
+from flegel.machine.group.records import RoundResult, finite
 from flegel.machine.group.wire import restored
 
 REMOVED = "its θ was removed, because it is old"
@@ -44,6 +45,8 @@ class CommonParameter:
         shapes = [shape for fragment in result.fragments for shape in self.fragments.shapes(fragment)]
         if result.fields != len(shapes) or [a.shape for a in arrays] not in (shapes, [*shapes, *shapes]):
             return "it holds a θ of another shape than this job"
+        if not finite(arrays) or not all(math.isfinite(mean) and var >= 0.0 for _, _, mean, var, _ in result.sizes):
+            return "it holds numbers that are not finite"
         return ""
 
     def lacking(self, result: RoundResult) -> list[int]:

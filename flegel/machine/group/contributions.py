@@ -1,11 +1,12 @@
 """Contributions of a round as they were read, and the result that is made of them. Pure.
 
 A contribution counts only for the round, the group and the life that its name says, in the shapes that this group has
-itself, with finite numbers, and with the digest that its group told in its beat or that a result names.
+itself, with numbers that can be, and with the digest that its group told in its beat or that a result names.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -18,13 +19,17 @@ from flegel.errors import DecodeError
 from flegel.machine.group.fragments import ALL_FRAGMENTS, Fragments, next_fragment
 from flegel.machine.group.outer_step import outer_step
 from flegel.machine.group.outliers import judge
-from flegel.machine.group.records import Contribution, Entry, RoundResult, decode, digest_of, encode, finite
+from flegel.machine.group.records import Contribution, Entry, RoundResult, decode, digest_of, encode, within
 from flegel.machine.group.wire import shortened, unpacked
 
 SHORTENING_WIRES = ("int8", "int4")
 """Where every contribution of a round is in one of these forms, its result may be in 16 bits."""
 OTHER_PACKAGE = "was made with another training package"
 """How the reason ends where nobody can help: what was written is what its group wanted to write."""
+LARGEST_STATISTIC, LARGEST_CHANGE = 1e150, 1e18
+"""Absolute value of a number: the square of a statistic is finite in float64, that of a change of θ in float32."""
+LARGEST_COUNT = 2.0**53
+"""Of visits: larger floats do not count one by one."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +52,16 @@ class ReceivedContribution:
 class Contributions:
     """The contributions of the round that is open, and of the last result."""
 
-    def __init__(self, shapes: Sequence[tuple[int, ...]], package: str = "", fragments: int = 1) -> None:
+    def __init__(
+        self,
+        shapes: Sequence[tuple[int, ...]],
+        package: str = "",
+        fragments: int = 1,
+        exchange: str = "statistics",
+    ) -> None:
+        """`exchange`: statistics or parameters."""
         self._fragments, self._package = Fragments(shapes, fragments), package
+        self._largest = LARGEST_CHANGE if exchange == "parameters" else LARGEST_STATISTIC
         self._received: dict[str, ReceivedContribution] = {}
 
     def get(self, key: str) -> ReceivedContribution | None:
@@ -78,8 +91,10 @@ class Contributions:
             return f"{wanted.key} holds other statistics than this job"
         if any(a.shape != shape for a, shape in zip(arrays, shapes, strict=False)):
             return f"{wanted.key} holds statistics of another shape than this job"
-        if not finite(arrays[: header.fields]):
-            return f"{wanted.key} holds numbers that are not finite"
+        if not within(arrays[: header.fields], self._largest):
+            return f"{wanted.key} holds numbers that are not finite, or beyond {self._largest:g}"
+        if not _counts_can_be(header):
+            return f"{wanted.key} tells of {header.visits:g} visits of {header.points} rows, which cannot be"
         entry = Entry(wanted.group, wanted.life, wanted.key, wanted.digest, wanted.round, header.settled)
         self._received[wanted.key] = ReceivedContribution(entry, header, tuple(arrays))
         return ""
@@ -178,3 +193,10 @@ class Contributions:
             if len(r.header.changed) == len(changed):
                 changed = [a + b for a, b in zip(changed, r.header.changed, strict=True)]
         return [0.0 if fragment in fragments else value for fragment, value in enumerate(changed)]
+
+
+def _counts_can_be(header: Contribution) -> bool:
+    """Weights and the choice of the next fragment follow from these numbers: one that is not finite, or negative, would
+    be in θ of every group."""
+    counts = (header.visits, float(header.points), *header.changed)
+    return all(math.isfinite(count) and count >= 0.0 for count in counts) and header.visits < LARGEST_COUNT

@@ -32,7 +32,7 @@ from flegel.core.pytree import Array
 from flegel.errors import DecodeError
 from flegel.machine.coordinator.observation import SiteSnapshot
 from flegel.machine.group.common_parameter import REMOVED, CommonParameter
-from flegel.machine.group.contributions import OTHER_PACKAGE, Contributions
+from flegel.machine.group.contributions import LARGEST_COUNT, OTHER_PACKAGE, Contributions
 from flegel.machine.group.events import (
     Answered,
     EndsHeard,
@@ -134,7 +134,7 @@ class Group:
         self._calls = StoreCalls(settings.poll, settings.beat, now)
         self.table = MemberTable(settings.name, settings.silence, active().groups.beats_until_late * settings.beat)
         self._common = CommonParameter(base, Fragments(shapes, settings.fragments))
-        self._contributions = Contributions(shapes, settings.package, settings.fragments)
+        self._contributions = Contributions(shapes, settings.package, settings.fragments, settings.exchange)
         self._shapes = list(shapes)
         self._status = StatusChanged("loading")
         self.phase = "joining"
@@ -815,19 +815,16 @@ class Group:
             self._calls.forget("get", key)
 
     def _member(self, key: str, content: bytes, now: float) -> None:
-        """A beat that was read: of a group of this job, of another job, or damaged."""
+        """A beat that was read: of a group of this job, of another job, or damaged. One that cannot be used is no sign
+        of life: nobody may wait for ever for a group that has another version, or lies."""
         every = self._settings.beat
         if self._own.told is not None:  # it is waited for: soon at first, then less and less often
             every = min(max(self._settings.poll, (now - self._own_stored_at) / 8.0), every)
         self._calls.again("get", key, now + every)
-        try:
-            beat, _ = decode(content, MemberBeat)
-        except DecodeError as error:
-            return self._refuse(key, str(error))
-        if MEMBERS + beat.group != key:
-            return self._refuse(key, f"it says that it is of {beat.group}")
-        if beat.package != self._settings.package:
-            return self._stranger(beat)
+        beat, why = _beat_of(key, content)
+        if beat is None or beat.package != self._settings.package:
+            self.table.missed(key.removeprefix(MEMBERS), now)
+            return self._refuse(key, why) if beat is None else self._stranger(beat)
         if self.table.hear(beat, now):
             self._calls.out.append(GroupJoined(beat.group))
         self._write_again(beat.lacks, now)
@@ -1266,3 +1263,16 @@ class Group:
 
 def _sentence(what: str, why: str | None) -> str:
     return f"{what} ({why})" if why else what
+
+
+def _beat_of(key: str, content: bytes) -> tuple[MemberBeat | None, str]:
+    """The beat in the object of a group, or why it cannot be used."""
+    try:
+        beat, _ = decode(content, MemberBeat)
+    except DecodeError as error:
+        return None, str(error)
+    if MEMBERS + beat.group != key:
+        return None, f"it says that it is of {beat.group}"
+    if not 0.0 <= beat.visits < LARGEST_COUNT:
+        return None, f"it tells of {beat.visits:g} visits"
+    return beat, ""

@@ -44,7 +44,8 @@ def judge(how: str, parts: Sequence[Array], before: ChangeSize | None) -> Judged
     limit = mean + settings.outlier_deviations * deviation
     if count >= settings.changes_before_outliers and math.log(size) > limit:
         factor = math.exp(limit - math.log(size))
-        told = f"its change was {math.exp(math.log(size) - mean):.3g} times as large as usual, and was"
+        times = 10.0 ** min((math.log(size) - mean) / math.log(10.0), 300.0)
+        told = f"its change was {times:.3g} times as large as usual, and was"
         if how == "clip":
             return JudgedChange(1.0, [part * factor for part in parts], known, f"{told} clipped to {factor:.2g} of it")
         if how == "damp":

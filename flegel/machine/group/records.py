@@ -309,3 +309,8 @@ def _array(frame: _Frame, content: bytes, at: int) -> tuple[Array, int]:
 
 def finite(arrays: Sequence[Array]) -> bool:
     return all(bool(np.isfinite(a).all()) for a in arrays)
+
+
+def within(arrays: Sequence[Array], largest: float) -> bool:
+    """Whether all numbers are finite, and none is beyond this absolute value."""
+    return all(not a.size or (-largest <= float(a.min()) and float(a.max()) <= largest) for a in arrays)

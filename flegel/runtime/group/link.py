@@ -36,6 +36,7 @@ from flegel.machine.group.events import (
     Remark,
     SendHint,
     SitesSeen,
+    Stalled,
     StatusChanged,
     StoreCommand,
     Synchronized,
@@ -132,8 +133,25 @@ class GroupLink:
     # -- its own thread ------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        """The thread of a group: pass events and the time to the machine until the job closes it and its last beat is
-        written."""
+        """The thread of a group, until the job closes it. Whatever goes wrong in it, the job must not wait for ever."""
+        try:
+            self._synchronize()
+        except Exception as error:  # noqa: BLE001 - told until the job ends, without the other groups
+            _log.error("the exchange with other groups has failed", exc_info=error)
+            self._tell_failed(f"the exchange with other groups has failed ({in_words(error)})")
+        if self._peers is not None:
+            self._peers.close()
+
+    def _tell_failed(self, why: str) -> None:
+        """A group at rest ends by this; one that trains is told again when it has come to rest. Others see silence."""
+        self._tell(Remark(why))
+        while not self._closing_at:
+            self._tell(Stalled(why))
+            with contextlib.suppress(queue.Empty):
+                self._events.get(timeout=1.0)
+
+    def _synchronize(self) -> None:
+        """Pass events and the time to the machine until the job closes it and its last beat is written."""
         while not (
             self._closing_at
             and (self._machine.over or clock.now() - self._closing_at > active().groups.last_beat_seconds)
@@ -143,8 +161,6 @@ class GroupLink:
             with contextlib.suppress(queue.Empty):
                 event = self._events.get(timeout=max(0.001, min(self._machine.next_at(now) - now, 1.0)))
             self._handle(event or TimePassed())
-        if self._peers is not None:
-            self._peers.close()
 
     def _handle(self, event: GroupEvent) -> None:
         """Hand an event to the group and carry out its commands; store calls run in threads and answer as events."""

@@ -56,9 +56,11 @@ class Agent:
         run: str,
         limits: MembershipLimits,
         device: torch.device | None = None,
+        of_site: bool = False,
     ) -> None:
-        """`device`: a GPU whose sums go by NCCL."""
-        self._device = device
+        """`device`: a GPU whose sums go by NCCL. `of_site`: other sites know the training's state, so that ranks begin
+        again where all were lost."""
+        self._device, self._of_site = device, of_site
         self._connect, self._prefix, self._limits = connect, f"flegel/heal/{run}", limits
         self._store = self._client()
         self.own = int(self._store.add("identities", 1))
@@ -155,6 +157,14 @@ class Agent:
         """Whether a rank has ended its training, so that who finds no state has come too late."""
         return bool(self._client().check(["left"]))
 
+    def mark_ended(self) -> None:
+        """The training of this site is over: who comes later does not begin it again."""
+        with contextlib.suppress(RuntimeError, dist.DistError):  # without the store nobody comes later
+            self._client().set("ended", "1")
+
+    def has_ended(self) -> bool:
+        return bool(self._client().check(["ended"]))
+
     def enter(self, number: int) -> None:
         self._wants, self.entered = "train", number
 
@@ -205,8 +215,8 @@ class Agent:
             self._sign()
             view = self._look(clock.now())
             self._follow()
-            if is_abandoned(self.own, view, self._limits):
-                self._end(TrainingEnded("The training has ended: all its ranks have left it, or are lost."))
+            if is_abandoned(self.own, view, self._limits) and (error := self._why_abandoned(view)) is not None:
+                self._end(error)
                 return
             reap()
             proposal = next_generation(self.own, view, self._limits)
@@ -217,6 +227,18 @@ class Agent:
                 self._changed.wait(
                     rules.urgent_sign_of_life_seconds if self._is_urgent() else rules.sign_of_life_seconds
                 )
+
+    def _why_abandoned(self, view: Observation) -> FlegelError | None:
+        """Why a process that nobody can give a state does not go on waiting; None where ranks may begin again."""
+        longest = rank_settings().first_meeting_seconds
+        if not view.can_begin_again:
+            return TrainingEnded("The training has ended: all its ranks have left it, or are lost.")
+        if clock.now() - self._born > longest:
+            return FlegelError(
+                f"All ranks of this site were lost, and fewer than {self._limits.ranks} came within {longest:.0f} s to "
+                "begin again: start all of them, or give join(…, ranks=…) a smaller number."
+            )
+        return None
 
     def _is_urgent(self) -> bool:
         """Ranks wait for the next generation."""
@@ -262,6 +284,7 @@ class Agent:
             now - waits[1] if waits else 0.0,
             waits[0] if waits else -1,
             self._former,
+            self._of_site and self.own not in latest.members and not self._store.check(["ended"]),
         )
 
     def _forget_the_long_gone(self, seen: dict[int, Seen]) -> None:

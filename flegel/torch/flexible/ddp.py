@@ -1064,6 +1064,7 @@ class FlexibleDDP(DistributedDataParallel):  # type: ignore[misc]
                 self.healer.exchange()
         finally:
             self.barrier.idle = False
+        self.healer.mark_ended()
         return self.site.agreed
 
     def close(self) -> None:
@@ -1072,6 +1073,11 @@ class FlexibleDDP(DistributedDataParallel):  # type: ignore[misc]
             self.site.close("left")
         if self.healer is not None:
             self.healer.close()
+
+    @property
+    def of_site(self) -> bool:
+        """These ranks are one of several sites, which know what θ they have in common."""
+        return self.site is not None
 
     def regrouped(self) -> None:
         """Ranks were lost or have joined."""

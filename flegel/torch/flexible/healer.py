@@ -47,6 +47,11 @@ class HealedModel(Protocol):
     pace: BarrierPace
     barriers: int
 
+    @property
+    def of_site(self) -> bool:
+        """Other sites know the training's state."""
+        ...
+
     def settle(self, result: BarrierResult) -> None: ...
     def regrouped(self) -> None: ...
     def live_state(self) -> dict[str, Any]: ...
@@ -112,7 +117,8 @@ class Healer:
             self._model.forget()
             self.log.forget()
             self.members, self._target, self._due = (), Generation(), False
-            self._agent = Agent(open_store(self._meeting.address), self._meeting.run, self._limits, self._gpu())
+            place, run = open_store(self._meeting.address), self._meeting.run
+            self._agent = Agent(place, run, self._limits, self._gpu(), self._model.of_site)
             self.log.own = self._agent.own
             try:
                 self._drive(self.log.enter())
@@ -137,6 +143,11 @@ class Healer:
             keep_until_exit()
             self._agent = None
 
+    def mark_ended(self) -> None:
+        """The training of this site is over, also for a process that comes later."""
+        if self._agent is not None:
+            self._agent.mark_ended()
+
     def prepared(self) -> int:
         return self._agent.prepared() if self._agent is not None else 0
 
@@ -156,7 +167,9 @@ class Healer:
 
     def start(self) -> None:
         if self._agent is not None and self._agent.has_begun():
-            if self._agent.was_left():
+            if self._model.of_site and not self._agent.has_ended():
+                return  # θ is that of all sites, once this one has found it in their bucket
+            if self._model.of_site or self._agent.was_left():
                 raise TrainingEnded("The training has ended: its ranks have left it, and nobody has its state.")
             raise FlegelError(
                 "All ranks that had the state of this training were lost: start it again from a checkpoint, under "

@@ -78,6 +78,8 @@ class Observation:
     former: frozenset[int] = frozenset()
     """Members of all generations until now. One that was excluded joins under another identity: what it still writes
     under this one, because it does not know of it yet, is no wish to join."""
+    can_begin_again: bool = False
+    """Ranks without a peer find the state of the training elsewhere: at other sites."""
 
 
 def next_generation(own: int, view: Observation, limits: MembershipLimits) -> Generation | None:
@@ -90,7 +92,9 @@ def next_generation(own: int, view: Observation, limits: MembershipLimits) -> Ge
             return None
         return Generation(1, tuple(joining), 0, "the first ranks have met")
     if own not in latest.members:
-        return None
+        begins = view.can_begin_again and len(joining) >= limits.ranks and is_abandoned(own, view, limits)
+        why = "all ranks were lost, and others begin with what the sites have in common"
+        return Generation(latest.number + 1, tuple(joining), latest.number, why) if begins else None
     gone = _gone(view, limits)
     if gone:
         left = tuple(m for m in latest.members if m not in gone)

@@ -1,9 +1,10 @@
 """Two sites of two ranks each that train one model through a folder. For `test_site_ranks.py`.
 
-    python -m tests.extras.networks.site_ranks FOLDER '{"killed": "leader"}'     or "rank", or {"frozen": "leader"}
+    python -m tests.extras.networks.site_ranks FOLDER '{"killed": "leader"}'     "rank", "all", or {"frozen": "leader"}
 
 Every rank writes a line for each barrier: its number, the round that θ holds, and a digest of θ; the last line says how
-it ended. torch is imported once: stores and ranks are forked.
+it ended. Where all ranks of a site are killed, as many are started again, as a supervisor would do it. torch is
+imported once: stores and ranks are forked.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ def train(folder: Path, place: int, number: int, address: str, options: dict[str
         model = FlexibleDDP(net, interval=1e-4, lr_rule="none", site=site)  # a barrier for each micro-batch
     sampler = FlexibleSampler(data)
     optimizer = model.optimizer(torch.optim.SGD(model.parameters(), lr=0.1 * len(SITES), momentum=0.9))
-    doomed: bool | None = None
+    doomed = None if number < RANKS else False  # one that was started again stays
     with (folder / f"{SITES[place]}-{number}").open("w", buffering=1) as log:
         for epoch in range(model.begin(sampler), MOST_EPOCHS):
             if epoch >= EPOCHS and model.site is not None and model.site.round >= ROUNDS:
@@ -100,7 +101,8 @@ def train(folder: Path, place: int, number: int, address: str, options: dict[str
                     print(json.dumps([model.barriers, model.site.round, digest(model)]), file=log)
                 if doomed is None:
                     role = "leader" if model.rank == 0 else "rank"
-                    doomed = place == 0 and role in (options.get("killed"), options.get("frozen"))
+                    ends = options.get("killed"), options.get("frozen")
+                    doomed = place == 0 and (role in ends or "all" in ends)
                 if doomed and model.barriers >= KILLED_AT and model.site.round >= 1:
                     if "killed" in options:
                         os.kill(os.getpid(), signal.SIGKILL)
@@ -151,7 +153,16 @@ def main() -> None:
         for place, site in enumerate(SITES)
         for number in range(RANKS)
     }
-    codes = {name: os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid, name in ranks.items()}
+    codes: dict[str, int] = {}
+    while ranks:
+        pid, status = os.wait()
+        if pid in ranks:
+            codes[ranks.pop(pid)] = os.waitstatus_to_exitcode(status)
+        if options.get("killed") == "all" and all(f"{SITES[0]}-{number}" in codes for number in range(RANKS)):
+            options = {**options, "killed": ""}
+            for number in range(RANKS, 2 * RANKS):
+                again = forked(train, folder, 0, number, f"tcp://127.0.0.1:{ports[0]}", options)
+                ranks[again] = f"{SITES[0]}-{number}"
     for pid in stores:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)

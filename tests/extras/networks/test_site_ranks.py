@@ -35,11 +35,13 @@ def play(folder: Path, **options: Any) -> tuple[dict[str, list[Any]], dict[str, 
     """Lines of every rank, how those that reached the end ended, and exit codes with the accuracy of central
     training."""
     paths = {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]), "OMP_NUM_THREADS": "1"}
-    paths["FLEGEL_SETTINGS"] = "ranks.silence_after_failure_seconds=5"  # a busy machine may hold a rank up for long
+    held_up = "ranks.silence_after_failure_seconds=5"  # a busy machine may hold a rank up for long
+    paths["FLEGEL_SETTINGS"] = f"{held_up},ranks.abandoned_after_silences=3"
     command = [sys.executable, "-m", "tests.extras.networks.site_ranks", str(folder), json.dumps(options)]
     ended = subprocess.run(command, cwd=ROOT, env={**os.environ, **paths}, capture_output=True, text=True, timeout=600)
     assert ended.returncode == 0, ended.stderr
-    lines = {name: [json.loads(line) for line in (folder / name).read_text().splitlines()] for name in RANKS}
+    names = [path.name for path in folder.glob("*-[0-9]")]
+    lines = {name: [json.loads(line) for line in (folder / name).read_text().splitlines()] for name in names}
     told = json.loads((folder / "codes.json").read_text())
     return lines, {**told, "errors": ended.stderr}
 
@@ -69,6 +71,21 @@ def test_the_next_rank_leads_its_site_when_the_leader_is_killed(tmp_path: Path) 
     last = next(name for name in check(lines, told, killed=1) if "oslo" in name)
     lost = next(name for name in RANKS[:2] if name != last)
     assert lines[last][-1]["round"] > lines[lost][-1][1] and lines[last][-1]["ranks"] == 1
+
+
+@pytest.mark.processes
+def test_a_site_whose_ranks_all_died_begins_again_with_what_the_sites_have_in_common(tmp_path: Path) -> None:
+    lines, told = play(tmp_path, killed="all", site={"every": 3, "groups": 2, "group_timeout": "120s"})
+    again = ("oslo-2", "oslo-3")
+    assert {told["codes"][name] for name in RANKS[:2]} == {-9}
+    assert all(told["codes"][name] == 0 for name in (*RANKS[2:], *again)), told
+    before = max(line[1] for name in RANKS[:2] for line in lines[name])
+    for name in again:
+        rounds = [line[1] for line in lines[name] if isinstance(line, list)]
+        assert rounds[-1] > before and min(rounds[1:]) >= before, "it goes on from the rounds of all sites"
+    ends = [lines[name][-1] for name in (*RANKS[2:], *again)]
+    assert all(end["agreed"] for end in ends) and len({(end["digest"], end["round"]) for end in ends}) == 1
+    assert ends[0]["accuracy"] >= told["central"] - 0.2
 
 
 @pytest.mark.slow

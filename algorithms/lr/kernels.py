@@ -652,5 +652,5 @@ def kernel_for(memory: bool, home: Shard, outputs: int) -> Kernel:
     labels = home.labels if sparse else _vector_labels(home.labels)
     code = _TEAMS["serve_sparse_two" if sparse else "serve_dense"]
     made = run if sparse else GridKernel(run, home)
-    made.team = TeamCode(code, lambda iteration: (labels, memory_factor), home.points)  # type: ignore[union-attr]
+    made.team = TeamCode(code, lambda iteration: (labels, memory_factor), home.points)  # type: ignore[attr-defined]
     return made

@@ -2,12 +2,14 @@
 
     python -m bench.history measure [--keep]     # print the ratios; --keep appends them to bench/history.jsonl
     python -m bench.history check                # exit code 1 where a ratio is 10 % below the recent ones
+    python -m bench.history check --only "small job, LR"
     python -m bench.history page                 # write docs/results/history.md, its JSON and its picture
 
 A ratio is the peer's processor time over ours, so above 1 Flegel is ahead: processor time because other programs on the
 machine change it little, and one thread for both because two machines of one kind then compare. The two take turns; the
 least time of each counts. Recent ratios are the last five that were kept on this kind of processor. A ratio that has
-fallen is measured three times before it counts as fallen. Workers are threads of this process, whose time is counted.
+fallen is measured up to three times before it counts as fallen; the least times of all count. Workers are threads of
+this process, whose time is counted.
 """
 
 from __future__ import annotations
@@ -30,7 +32,23 @@ from bench.common.history_page import write_page
 KEPT = Path(__file__).with_name("history.jsonl")
 FALLEN_SHARE = 0.9  # of the recent ratios, below which a commit is slower
 RECENT = 5  # kept records that a commit is compared with
+CHANGED = "+"  # after the commit of a record: files differed from it
 TRIES = 3  # measurements of a ratio that seems to have fallen
+
+
+class Least(NamedTuple):
+    """The least processor time of a unit so far. Noise only makes times longer, on either side, so that the ratio of
+    both least times comes closer to the truth with every call; the best of several ratios would not."""
+
+    ours: float
+    theirs: float
+
+    @property
+    def ratio(self) -> float:
+        return round(self.theirs / self.ours, 3)
+
+    def and_again(self, other: Least) -> Least:
+        return Least(min(self.ours, other.ours), min(self.theirs, other.theirs))
 
 
 class Pair(NamedTuple):
@@ -123,8 +141,8 @@ MEASURES: dict[str, Callable[[], Pair]] = {
 }
 
 
-def ratio(name: str, rounds: int) -> float:
-    """The peer's least processor time of a unit over ours, in turn, after one call of each that is not counted."""
+def least(name: str, rounds: int) -> Least:
+    """Of several calls of each side in turn, after one of each that is not counted."""
     pair = MEASURES[name]()
     pair.ours(), pair.theirs()
     times: tuple[list[float], list[float]] = ([], [])
@@ -133,11 +151,11 @@ def ratio(name: str, rounds: int) -> float:
             before = time.process_time()
             units = call()
             found.append((time.process_time() - before) / units)
-    return round(min(times[1]) / min(times[0]), 3)
+    return Least(min(times[0]), min(times[1]))
 
 
-def measure(rounds: int, names: list[str] | None = None) -> dict[str, float]:
-    """Ratios by name; of all measures where no names are given."""
+def measure(rounds: int, names: list[str] | None = None) -> dict[str, Least]:
+    """By name; of all measures where no names are given."""
     from threadpoolctl import threadpool_limits
 
     for module in ("sklearn.cluster", "sklearn.linear_model"):
@@ -146,8 +164,8 @@ def measure(rounds: int, names: list[str] | None = None) -> dict[str, float]:
     with threadpool_limits(1), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # both say that passes ran out
         for name in names or list(MEASURES):
-            found[name] = ratio(name, rounds)
-            print(f"{name:34s} {found[name]:8.3f}", flush=True)
+            found[name] = least(name, rounds)
+            print(f"{name:34s} {found[name].ratio:8.3f}", flush=True)
     return found
 
 
@@ -159,8 +177,8 @@ def kept_records(path: Path = KEPT) -> list[dict[str, Any]]:
 
 
 def recent_ratios(records: list[dict[str, Any]], processor: str) -> dict[str, float]:
-    """The medians of the last ratios on this kind of processor."""
-    same = [record["ratios"] for record in records if record["processor"] == processor][-RECENT:]
+    """The medians of the last ratios on this kind of processor; those of changed trees belong to no commit."""
+    same = [r["ratios"] for r in records if r["processor"] == processor and not r["commit"].endswith(CHANGED)][-RECENT:]
     names = {name for ratios in same for name in ratios}
     return {name: statistics.median(ratios[name] for ratios in same if name in ratios) for name in sorted(names)}
 
@@ -171,25 +189,45 @@ def fallen(recent: dict[str, float], measured: dict[str, float]) -> list[str]:
 
 
 def check(
-    recent: dict[str, float], again: Callable[[list[str]], dict[str, float]]
+    recent: dict[str, float], again: Callable[[list[str]], dict[str, Least]]
 ) -> tuple[dict[str, float], list[str]]:
-    """Best ratios of up to three measurements, and those that are still fallen. `again` measures some of them."""
-    best = again([])
+    """Ratios after up to three measurements, and those that are still fallen. `again` measures some of them."""
+    known = again([])
     for _ in range(TRIES - 1):
-        slow = fallen(recent, best)
+        slow = fallen(recent, ratios_of(known))
         if not slow:
             break
-        best |= {name: max(best[name], value) for name, value in again(slow).items()}
-    return best, fallen(recent, best)
+        known |= {name: known[name].and_again(more) for name, more in again(slow).items()}
+    return ratios_of(known), fallen(recent, ratios_of(known))
+
+
+def ratios_of(times: dict[str, Least]) -> dict[str, float]:
+    return {name: found.ratio for name, found in times.items()}
+
+
+def keep(before: str, after: str, processor: str, ratios: dict[str, float], path: Path = KEPT) -> int:
+    """Append a record. `before` and `after` are the commits, with their marks, around the measurement; where they
+    differ, nobody knows what was measured."""
+    if before != after or not before:
+        print(f"Nothing was kept: measured from commit {before or 'none'} to {after or 'none'}.", file=sys.stderr)
+        return 1
+    if before.endswith(CHANGED):
+        print(f"Kept as {before}: files differ from that commit, so no commit is compared with it.", file=sys.stderr)
+    record = {"commit": before, "at": time.strftime("%Y-%m-%d"), "processor": processor, "ratios": ratios}
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(record) + "\n")
+    return 0
 
 
 def main() -> int:
     from flegel.runtime.processes import host
+    from flegel.terminal.reporting import errors_as_sentences
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["measure", "check", "page"])
     parser.add_argument("--rounds", type=int, default=7, help="calls of each side, of which the fastest counts")
     parser.add_argument("--keep", action="store_true", help="append what was measured to bench/history.jsonl")
+    parser.add_argument("--only", action="append", choices=list(MEASURES), help="this measure; may be given again")
     options = parser.parse_args()
     processor = host.machine()["processor"]
     records = kept_records()
@@ -197,27 +235,20 @@ def main() -> int:
         if not records:
             print("Nothing is kept yet; use: python -m bench.history measure --keep", file=sys.stderr)
             return 2
-        write_page(records)
+        with errors_as_sentences():
+            write_page(records)
         return 0
     if options.what == "measure":
-        ratios = measure(options.rounds)
-        if options.keep:
-            record = {
-                "commit": host.commit(),
-                "at": time.strftime("%Y-%m-%d"),
-                "processor": processor,
-                "ratios": ratios,
-            }
-            with KEPT.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(record) + "\n")
-        return 0
+        before = host.commit()
+        ratios = ratios_of(measure(options.rounds, options.only))
+        return keep(before, host.commit(), processor, ratios) if options.keep else 0
     recent = recent_ratios(records, processor)
     if not recent:
         print(
             f"No record of this processor ({processor}); use: python -m bench.history measure --keep", file=sys.stderr
         )
         return 2
-    best, slow = check(recent, lambda names: measure(options.rounds, names))
+    best, slow = check(recent, lambda names: measure(options.rounds, names or options.only))
     for name in slow:
         print(f"slower: {name}: {best[name]:.3g} times scikit-learn, and was {recent[name]:.3g}")
     print(f"{len(best) - len(slow)} of {len(best)} ratios held.")

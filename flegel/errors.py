@@ -179,3 +179,19 @@ def own_traceback(error: BaseException) -> str:
         + "".join(shown)
         + "".join(traceback.format_exception_only(type(error), error))
     )
+
+
+def own_place(error: BaseException) -> str:
+    """File and line of the user's that the error came from, neither of this package nor of a library: "my.py:12"; empty
+    where there is none."""
+    if isinstance(error, AlgorithmError) and error.__cause__ is not None:
+        return own_place(error.__cause__)
+    import sysconfig  # only where something has failed
+
+    not_own = (_HERE, "<", f"{sysconfig.get_path('stdlib')}/", f"{sysconfig.get_path('platstdlib')}/")
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(not_own)]
+    own = [f for f in frames if "site-packages" not in f.filename]
+    if not own:
+        return ""
+    path, here = Path(own[-1].filename), Path.cwd()
+    return f"{path.relative_to(here) if path.is_relative_to(here) else path}:{own[-1].lineno}"

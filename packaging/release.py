@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import tomllib
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -72,8 +73,9 @@ CONDA_NAMES = {"msgpack": "msgpack-python"}
 """Packages that conda-forge calls otherwise."""
 
 
-def conda_recipe(project: dict[str, Any], version: str, sha256: str) -> str:
-    """The recipe of conda-forge for the sdist with this checksum, from the table `project` of pyproject.toml."""
+def conda_recipe(pyproject: dict[str, Any], version: str, sha256: str) -> str:
+    """The recipe of conda-forge for the sdist with this checksum, from pyproject.toml."""
+    project, builds = pyproject["project"], pyproject["build-system"]["requires"]
     needs = [re.split(r"(?=[<>=!~])", text, maxsplit=1) for text in project["dependencies"]]
     needs = [[CONDA_NAMES.get(name, name), *limits] for name, *limits in needs]
     run = [f"python {project['requires-python']}", *(" ".join(need) for need in needs)]
@@ -95,7 +97,7 @@ def conda_recipe(project: dict[str, Any], version: str, sha256: str) -> str:
         "  host:",
         f"    - python {project['requires-python']}",
         "    - pip",
-        "    - setuptools >=70",
+        *(f"    - {' '.join(re.split(r'(?=[<>=!~])', need, maxsplit=1))}" for need in builds),
         "  run:",
         *(f"    - {need}" for need in run),
         "tests:",
@@ -143,6 +145,23 @@ def step(what: str, words: Sequence[str], folder: Path, again_after: str = "") -
         raise SystemExit(f"{done.stdout[-3000:]}{done.stderr[-3000:]}\nNo release: {what} failed.")
 
 
+def differences(wheel: Path, committed: Sequence[str]) -> list[str]:
+    """What the wheel holds beside the committed files of the package, and what it lacks of them."""
+    tops = {"flegel": "flegel", "algorithms": "flegel/algorithms", "datasets": "flegel/datasets"}
+    parts = [name.partition("/") for name in committed]
+    wanted = {f"{tops[top]}/{rest}" for top, _, rest in parts if top in tops and rest}
+    with zipfile.ZipFile(wheel) as file:
+        held = {name for name in file.namelist() if ".dist-info/" not in name and not name.endswith("/")}
+    return [f"without {name}" for name in sorted(wanted - held)] + [f"with {name}" for name in sorted(held - wanted)]
+
+
+def check_contents(wheel: Path) -> None:
+    """Ends the program where the wheel is not the committed files of the package."""
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True)
+    if found := differences(wheel, listed.stdout.split("\0")):
+        raise SystemExit(f"No release: {wheel.name} is {', '.join(found)}.")
+
+
 def test_wheel(wheel: Path, folder: Path, bill: Path) -> None:
     """Installs it alone and uses it as README says; `bill` gets the list of what that environment holds."""
     programs, work = folder / "environment" / "bin", folder / "work"
@@ -185,7 +204,7 @@ def main() -> int:
     changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     notes = notes_of(changelog, version)
     with (ROOT / "pyproject.toml").open("rb") as file:
-        project = tomllib.load(file)["project"]
+        pyproject = tomllib.load(file)
     tools = Path(sys.executable).parent
     step("the Dockerfile", [str(tools / "hadolint"), "packaging/Dockerfile"], ROOT)
     shutil.rmtree(DIST, ignore_errors=True)
@@ -193,11 +212,12 @@ def main() -> int:
         shutil.rmtree(ROOT / "build" / left, ignore_errors=True)  # setuptools would pack files of older versions
     step("sdist, and the wheel from it", [sys.executable, "-m", "build", "--outdir", str(DIST), str(ROOT)], ROOT)
     (wheel,) = DIST.glob(f"flegel-{version}-*.whl")
+    check_contents(wheel)
     bill = DIST / f"flegel-{version}.cdx.json"
     with tempfile.TemporaryDirectory(prefix="flegel-release-") as scratch:
         test_wheel(wheel, Path(scratch), bill)
     (DIST / f"flegel-{version}.md").write_text(notes, encoding="utf-8")
-    recipe = conda_recipe(project, version, checksum(DIST / f"flegel-{version}.tar.gz"))
+    recipe = conda_recipe(pyproject, version, checksum(DIST / f"flegel-{version}.tar.gz"))
     (DIST / "recipe.yaml").write_text(recipe, encoding="utf-8")
     made = sorted(DIST.iterdir())
     sums = DIST / "SHA256SUMS"

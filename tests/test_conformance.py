@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from flegel import Algorithm, FlegelError, check_algorithm
@@ -101,6 +104,29 @@ def test_a_broken_promise_is_named(cls: type[Algorithm], sentence: str) -> None:
     assert isinstance(caught.value, ConformanceError)
     assert str(caught.value).startswith(cls.__name__)
     assert "\n" not in str(caught.value)
+
+
+class Raises(broken.Good):
+    """A class of the user's with a mistake in one hook."""
+
+    hook: str = ""
+
+    def initParameter(self, sample: Any, rng: Any) -> Any:
+        return np.linalg.inv(np.zeros((2, 2))) if self.hook == "initParameter" else super().initParameter(sample, rng)
+
+    def updateParameter(self, aggregator: Any, oldParameter: Any) -> Any:
+        return {}["theta"] if self.hook == "updateParameter" else super().updateParameter(aggregator, oldParameter)
+
+
+@pytest.mark.parametrize(
+    ("hook", "error"), [("initParameter", "LinAlgError: Singular matrix"), ("updateParameter", "KeyError: 'theta'")]
+)
+def test_what_a_hook_raises_is_told_with_its_file_and_line(hook: str, error: str) -> None:
+    """Of the class, also where the error comes from a library below it."""
+    function = getattr(Raises, hook)
+    place = rf"test_conformance\.py:{function.__code__.co_firstlineno + 1}$"
+    with pytest.raises(ConformanceError, match=f"{hook} raised {re.escape(error)}.*, at .*{place}"):
+        check_algorithm(Raises(hook=hook))
 
 
 def test_hard_data_are_tried_and_told_in_sentences() -> None:

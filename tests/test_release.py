@@ -6,6 +6,7 @@ import importlib.util
 import re
 import subprocess
 import tomllib
+import zipfile
 from pathlib import Path
 from types import ModuleType
 
@@ -116,14 +117,30 @@ def test_a_step_that_fails_ends_the_release_with_its_name(release: ModuleType, t
 
 
 def test_the_conda_recipe_names_what_pyproject_names(release: ModuleType) -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    recipe = yaml.safe_load(release.conda_recipe(project, "0.2.0", "ab" * 32))
+    pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    project = pyproject["project"]
+    recipe = yaml.safe_load(release.conda_recipe(pyproject, "0.2.0", "ab" * 32))
+    built_with = [need.replace(" ", "") for need in recipe["requirements"]["host"]]
+    assert built_with[2:] == pyproject["build-system"]["requires"]
     needed = {need.split()[0] for need in recipe["requirements"]["run"]}
     assert {"python", "numpy", "msgpack-python", "pyzmq"} <= needed and "msgpack" not in needed
     assert len(needed) == len(project["dependencies"]) + 1
     assert "numba >=0.60" in recipe["requirements"]["run"]
     assert recipe["build"]["python"]["entry_points"] == ["flegel = flegel.__main__:main"]
     assert recipe["source"]["url"].endswith("/flegel-0.2.0.tar.gz") and recipe["source"]["sha256"] == "ab" * 32
+
+
+def test_a_wheel_is_the_committed_files_of_the_package_and_nothing_else(release: ModuleType, tmp_path: Path) -> None:
+    wheel = tmp_path / "flegel-0.2.0-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as file:
+        for name in ("flegel/a.py", "flegel/algorithms/b.py", "flegel-0.2.0.dist-info/RECORD"):
+            file.writestr(name, "")
+    committed = ["flegel/a.py", "algorithms/b.py", "tests/test_a.py", "README.md"]
+    assert release.differences(wheel, committed) == []
+    with zipfile.ZipFile(wheel, "a") as file:
+        file.writestr("flegel/__pycache__/a.cpython-311.pyc", "")
+    found = release.differences(wheel, [*committed, "datasets/c.json"])
+    assert found == ["without flegel/datasets/c.json", "with flegel/__pycache__/a.cpython-311.pyc"]
 
 
 def test_an_image_that_cannot_be_built_is_refused_with_a_sentence(

@@ -64,6 +64,7 @@ from flegel.algorithms.lr.search import (
     scheduled,
     shorter,
     unsolved,
+    with_long_rows,
     with_pair,
 )
 from flegel.algorithms.lr.shapes import kernel_choice, served_by
@@ -116,7 +117,7 @@ class LR(Algorithm):
         unsharded="the length of each step is found along all of θ at once (lr-gradient takes plain steps, and can)",
         not_additive="its step search compares the loss of θ with that of the step before, which a θ from outside "
         "breaks; `lr-gradient` and `lr-local` can be trained by groups",
-        unsent=("internal_search", "internal_best", *PAIR_NAMES),
+        unsent=("internal_search", "internal_best", "internal_curvature", *PAIR_NAMES),
     )
     kernels = Kernels(layout="tiles", torch_program="flegel.algorithms.lr.torch_program:LogisticProgram")
     figures = ReportedFigures(shown=("accuracy",))
@@ -222,6 +223,7 @@ class LR(Algorithm):
             internal_search=begin(sample.points, held, rounding_of(sample.features)),
             internal_best=np.zeros((2, outputs, columns + 1)),
             internal_metric=metric,
+            internal_curvature=np.zeros((1, columns + 1, columns + 1) if full and outputs == 1 else (0, 0, 0)),
         )
         return with_pairs(start, no_pairs(pairs, outputs, columns + 1))
 
@@ -406,6 +408,7 @@ class LR(Algorithm):
         limit = search.best * (1.0 + NOISE) + active().lr.armijo * search.promised * search.length
         best = parameter.internal_best[0]
         if value <= limit or np.array_equal(theta, best):  # the best θ measured again is not worse but for rounding
+            search = with_long_rows(search, curvature.of_long_rows)
             return self._accept(aggregator, parameter, search, value, measured)
         newton = self._newton(parameter, curvature)
         most = active().lr.most_damping
@@ -421,7 +424,8 @@ class LR(Algorithm):
             damping=min(10.0 * search.damping, most) if short and search.length == 1.0 else search.damping,
             pace=min(search.pace, 1.0) * math.sqrt(factor),
         )
-        if -search.promised * search.length <= NOISE * search.best:
+        # Along a long row, steps that cannot be measured may lead to ones that can: its curvature halves at each.
+        if -search.promised * search.length <= NOISE * search.best and not (search.long_rows and search.stuck == 0.0):
             left = -search.promised / 2.0 / search.best
             return self._held(parameter, search._replace(gap=left, stuck=left if left > NOISE else 0.0))
         return self._moved(aggregator, parameter, best + factor * (theta - best), search)
@@ -446,10 +450,10 @@ class LR(Algorithm):
         step = self._next_step(theta, search, curvature, pairs, value, gradient, newton, left)
         brought = search.best - value if search.measured else NOT_YET
         gains = search.gains.with_step(brought) if search.measured else search.gains
-        before = search
-        search = search._replace(damping=step.damping, pace=step.pace, promised=step.promised)
+        before, search = search, search._replace(damping=step.damping, pace=step.pace, promised=step.promised)
         start = start_loss(aggregator, parameter)
         gap, doubt = self._gap(search, curvature, gradient, value, start, brought, newton)
+        search = self._with_bent(search, parameter, curvature, gap)
         known = NOT_YET if search.bent and step.promised < -1e-15 * value else gap
         if not newton and not self.l1 and step.promised < -1e-15 * value:
             checked = following_check(search, curvature.diagonal, gap <= self.learning.tolerance)
@@ -472,7 +476,7 @@ class LR(Algorithm):
             usual=gains.usual,
             before=gains.before,
         )
-        parameter = with_pairs(parameter._replace(internal_best=given(measured)), pairs)
+        parameter = with_pairs(curvature.kept_in(parameter)._replace(internal_best=given(measured)), pairs)
         mode = float(parameter.internal_visit[5])
         if mode == EMPTYING or (mode == LATER and self._too_slow(search, theta.shape[1])):
             numbers = parameter.internal_visit.copy()
@@ -553,10 +557,12 @@ class LR(Algorithm):
         """How far the objective may still fall, relative to it, and the doubt that is kept for the next estimate.
         `search` holds the planned step; `brought`: what the last step gained; `start`: the objective at θ = 0."""
         penalty, damping = self._penalty, search.damping
-        exact = curvature.full and not penalty.l1 and newton
+        exact = curvature.full and not penalty.l1 and newton and not search.longest
         free = -search.promised / (search.pace if exact else 1.0)
         if exact and damping > active().lr.least_damping:  # without damping, flat directions promise more
             free = -float((gradient * curvature.solve(gradient, penalty, active().lr.least_damping)).sum())
+        if search.long_rows and not newton:
+            free = max(free, curvature.squared_length_without_long_rows(gradient, penalty))
         if curvature.full or penalty.l1:
             gap = max(free / 2.0, remaining(brought, search.brought), 0.0 if exact else brought / 2.0)
         elif search.measured:
@@ -566,9 +572,18 @@ class LR(Algorithm):
         gap /= max(value, 1e-4 * start)
         doubt = 0.0 if exact else max(min(gap, 1.0), search.doubt / (4.0 if curvature.full else 2.0))
         gap = max(gap, doubt) * (1.0 if exact else active().lr.estimated_gap)  # one small step says little there
+        gap *= active().lr.long_rows_gap if search.longest else 1.0
         if search.wary or (not exact and damping > active().lr.most_damping * 1e-6):
             gap = NOT_YET  # the curvature is an upper bound, so the gap would be too small
         return gap, doubt
+
+    def _with_bent(self, search: StepSearch, parameter: Linear, curvature: Curvature, gap: float) -> StepSearch:
+        """The search, with no bent points where the second derivatives are about those by which the last step was
+        found: such points are then too few to matter in any direction."""
+        if not search.bent or gap >= 1.0 or search.longest:
+            return search
+        changed = curvature.changed(parameter.internal_curvature, self._penalty)
+        return search._replace(bent=0.0) if changed <= active().lr.curvature_held else search
 
     def _too_slow(self, search: StepSearch, width: int) -> bool:
         """The diagonal and L-BFGS would need more steps than it costs to sum all second derivatives."""

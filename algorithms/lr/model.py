@@ -27,7 +27,8 @@ class Linear(NamedTuple):
     curvature is counted again (part, floor), its cap, whether all of it is summed (1; 0: the diagonal; above: see
     `search.LATER`), and, where points have weights, the least of them (0: not known). `importance`: the weight of every
     class. `search`: a `StepSearch`. `best`: the best θ that was measured, and its gradient. `metric`: see
-    `precondition`. `with_pairs` adds the pairs of L-BFGS.
+    `precondition`. `curvature`: of Newton's method, the second derivatives by which the step under way was found.
+    `with_pairs` adds the pairs of L-BFGS.
     """
 
     weights: Array
@@ -38,6 +39,7 @@ class Linear(NamedTuple):
     internal_search: Array
     internal_best: Array
     internal_metric: Array
+    internal_curvature: Array
 
 
 class Gradients(NamedTuple):

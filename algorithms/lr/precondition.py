@@ -115,7 +115,9 @@ def outward(step: Array, metric: Array) -> Array:
 
 
 def _moments(features: Any, columns: int, centered: bool) -> tuple[Array, Array]:
-    """Mean (0 where not centered) and deviation of every column, never 0."""
+    """Mean (0 where not centered) and deviation of every column, never 0, of the rows that are not far longer than the
+    others."""
+    features = _usual(features, columns)
     rows = max(rows_of(features), 1)
     if isinstance(features, Sparse):
         values = features.values.astype(np.float64)
@@ -136,6 +138,39 @@ def _moments(features: Any, columns: int, centered: bool) -> tuple[Array, Array]
     usual = float(np.median(deviation[varying])) if varying.any() else 1.0
     rare = np.maximum(np.abs(mean), usual) / np.sqrt(rows)
     return mean, np.where(varying, deviation, rare)
+
+
+def _usual(features: Any, columns: int) -> Any:
+    """The rows without those of which a number is `lr.long_row` times as large as others of its column. A mean and unit
+    that follow such a row leave no digits for the curvature of all others: those differ by next to nothing in them."""
+    limit = active().lr.long_row
+    if isinstance(features, Sparse):
+        sizes = np.abs(features.values.astype(np.float64))
+        stored = np.bincount(features.indices, minlength=columns)
+        logs = np.log(np.where(sizes > 0.0, sizes, 1.0))
+        typical = np.exp(np.bincount(features.indices, logs, minlength=columns) / np.maximum(stored, 1))
+        far = np.flatnonzero(sizes > limit * typical[features.indices])
+        if not len(far):
+            return features
+        long = np.unique(np.searchsorted(features.indptr, far, side="right") - 1)
+        values = features.values.copy()
+        for row in long:
+            values[features.indptr[row] : features.indptr[row + 1]] = 0
+        return features._replace(values=values)
+    rows = np.asarray(features)
+    if rows.dtype.kind != "f" or not len(rows):
+        return features
+    some = rows[:: max(len(rows) // active().lr.moment_rows, 1)].astype(np.float64)
+    middle = np.median(some, axis=0)
+    away = np.abs(some - middle)
+    varying = away.any(axis=0)
+    away[:, ~varying] = np.inf  # a column that does not change in these rows has no usual size
+    bound = limit * np.nanmedian(np.where(away > 0.0, away, np.nan), axis=0)
+    long = np.zeros(len(rows), dtype=bool)
+    for at in range(0, len(rows), active().lr.moment_rows):
+        part = rows[at : at + active().lr.moment_rows]
+        long[at : at + len(part)] = ((part > middle + bound) | (part < middle - bound)).any(axis=1)
+    return rows[~long] if long.any() and not long.all() else features
 
 
 def _dense_moments(rows: Array) -> tuple[Array, Array]:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from flegel.algorithms.lr.model import Linear
 from flegel.algorithms.lr.precondition import descend, inward, outward
 from flegel.configuration.active import active
 from flegel.core.entry_point import EntryPoint
@@ -126,6 +127,10 @@ class StepSearch(NamedTuple):
     """Points whose curvature changed by the step under way (`kernels.lr_bent_part`)."""
     checked: float
     """Of steps of L-BFGS: whether a distance to the minimum is to be believed (see `UNCHECKED`)."""
+    long_rows: float
+    """Curvature at the best θ that is due to rows far longer than the others (`Curvature.of_long_rows`)."""
+    longest: float
+    """The most of it at any θ: sums that held it have its rounding, and Newton steps by them converge like others."""
 
     @property
     def gains(self) -> Gains:
@@ -157,6 +162,8 @@ def begin(points: int, settling: bool, rounding: float = float(np.finfo(np.float
         before=0.0,
         bent=0.0,
         checked=UNCHECKED,
+        long_rows=0.0,
+        longest=0.0,
     )
     return np.array(first)
 
@@ -242,6 +249,26 @@ class Curvature(NamedTuple):
     def full(self) -> bool:
         return bool(self.summed and not self.diagonal and self.sums.shape[1] > 1)
 
+    @property
+    def of_long_rows(self) -> float:
+        """The mean of the diagonals where rows that are far longer than others have most of it, otherwise 0. In these
+        coordinates a usual column has the curvature of the bias."""
+        if not self.summed:
+            return 0.0
+        diagonals = np.einsum("ktt->kt", self.sums) if self.full else self.sums[:, 0]
+        mean = float(np.maximum(diagonals, 0.0).mean())
+        usual = float(np.maximum(diagonals[:, -1], 0.0).mean())
+        return mean / self.seen if mean > active().lr.long_row_curvature * usual else 0.0
+
+    def squared_length_without_long_rows(self, gradient: Array, penalty: Penalty) -> float:
+        """gradientᵀ·H⁻¹·gradient where every column has the curvature of the bias. Long rows have much of it for each
+        of several classes and next to none for those together, which sums for single classes do not show."""
+        inner = inward(gradient, self.metric)
+        usual = np.maximum(self.sums[:, -1 if self.full else 0, -1], 0.0) / self.seen
+        usual = np.maximum(usual, 1e-6 * self.bound)
+        ridge = np.append(penalty.l2 / self.metric[1, :-1] ** 2, 0.0)
+        return float((inner**2 / (usual[:, None] + ridge)).sum())
+
     def matrix(self, k: int, penalty: Penalty, damping: float) -> Array:
         """The full Hessian of output k with penalty and damping. A constant column gets 1: its weight stays."""
         lower = np.tril(self.sums[k]) / self.seen
@@ -263,6 +290,30 @@ class Curvature(NamedTuple):
             whole[-1] = whole[:, -1] = 0.0
             whole[-1, -1] = 1.0
         return whole
+
+    def kept_in(self, parameter: Linear) -> Linear:
+        """θ with these second derivatives, where there is room for them."""
+        if not parameter.internal_curvature.size:
+            return parameter
+        return parameter._replace(internal_curvature=given(np.tril(self.sums) / self.seen))
+
+    def changed(self, before: Array, penalty: Penalty) -> float:
+        """By which part the second derivatives differ from `before` in the direction in which they differ most: the
+        largest |eigenvalue| of H⁻¹·(H − before). Infinite where `before` is not known."""
+        if not self.full or before.shape != self.sums.shape or not before.any():
+            return float("inf")
+        most = 0.0
+        for k in range(len(self.sums)):
+            now = self.matrix(k, penalty, active().lr.least_damping)
+            unit = 1.0 / np.sqrt(np.diagonal(now))
+            lower = np.tril(self.sums[k]) / self.seen - before[k]
+            if self.metric[0, -1] == 0.0:  # no bias
+                lower[-1] = 0.0
+            apart = (lower + np.tril(lower, -1).T) * unit * unit[:, None]
+            root = _root(now * unit * unit[:, None])
+            inner = np.linalg.solve(root, np.linalg.solve(root, apart).T)
+            most = max(most, float(np.abs(np.linalg.eigvalsh(inner)).max()))
+        return most
 
     def larger(self) -> Array:
         """Each column's curvature (at least the bias's) relative to `bound`; for the bias, its curvature itself."""
@@ -455,6 +506,17 @@ def _less_sum(numbers: Array, factors: Sequence[float] | Array, vectors: Sequenc
         np.subtract(numbers[start:end], whole, out=into[start:end])
 
     in_pieces(into.size, PIECE, some)
+
+
+def with_long_rows(search: StepSearch, curvature: float) -> StepSearch:
+    """`search` at a θ where long rows have this curvature. A step that has changed it has bent them, even if by less
+    than counts for other points, and what was known of the distance to the minimum before is to be checked again."""
+    before, most = search.long_rows, max(search.long_rows, curvature)
+    search = search._replace(long_rows=curvature, longest=max(search.longest, curvature))
+    if abs(curvature - before) <= active().lr.bent_long_rows * most:
+        return search
+    checked = UNCHECKED if search.checked == CHECKED else search.checked
+    return search._replace(bent=search.bent + 1.0, checked=checked)
 
 
 def following_check(search: StepSearch, diagonal: bool, near: bool) -> float:

@@ -177,6 +177,11 @@ class KLNMF(Algorithm):
     def objective(self, aggregator: KLSums, parameter: KLFactors) -> float | None:
         return max(float(aggregator.loss[0]), 0.0) * float(parameter.scale[0]) if aggregator.seen[0] > 0 else None
 
+    def metrics(self, aggregator: KLSums, parameter: KLFactors) -> dict[str, float]:
+        """The divergence of an entry, in the mean of the rows seen, each as of its last visit."""
+        value, entries = self.objective(aggregator, parameter), float(aggregator.seen[0]) * len(parameter.factors)
+        return {} if value is None else {"mean_divergence": value / entries}
+
     # -- use -----------------------------------------------------------------------------------------------
 
     def transform(self, features: Any, parameter: KLFactors) -> Array:

@@ -27,7 +27,7 @@ from flegel.declarations.hidden_state import StateHooks
 from flegel.declarations.kernels import KernelHooks
 from flegel.declarations.optional import defines, hook
 from flegel.declarations.placement import PlacementHooks
-from flegel.errors import ConformanceError, FlegelError, UsageError
+from flegel.errors import ConformanceError, FlegelError, UsageError, own_place
 from flegel.job import AlgorithmRef, Job
 from flegel.loading.class_source import in_plain, instantiate, reference
 from flegel.loading.code_gate import Consent
@@ -112,12 +112,14 @@ def _check_own_backend(algorithm: Algorithm, features: Any, labels: Array | None
 
 
 def sentence_for(name: str, promise: str, error: Exception) -> str:
-    """What an exception during a check means, in one line."""
+    """What an exception during a check means, in one line, with the line of the user's that it came from."""
+    at = own_place(error)
+    ending = f", at {at}" if at else ""
     if isinstance(error, FlegelError):
-        return f"{name}: {error}"
+        return f"{name}: {error}{ending}"
     place = next((f for f in reversed(traceback.extract_tb(error.__traceback__)) if f.name in HOOKS), None)
     where = f"{place.name} raised" if place else f"while checking that {promise}:"
-    return " ".join(f"{name}: {where} {type(error).__name__}: {error}".split())
+    return " ".join(f"{name}: {where} {type(error).__name__}: {error}{ending}".split())
 
 
 class Trial:

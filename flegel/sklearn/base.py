@@ -187,9 +187,10 @@ class EngineEstimator(CallbackSupportMixin, BaseEstimator):  # type: ignore[misc
             print(f"{type(self).__name__}: {sync}, {result.reason}; {result.iterations} updates.")
         if once and result.outcome == "diverged":
             raise ValueError(f"{type(self).__name__} has no result: {result.reason}. Scale the columns of X.")
-        if result.outcome == "limit" and passes is None and self._warns:
+        if not result.converged and passes is None and self._warns:
+            told = [] if result.outcome == "limit" else result.warnings[:1]
             warnings.warn(
-                self._not_converged(result.reason),
+                self._not_converged("; ".join([result.reason, *told])),
                 ConvergenceWarning,
                 stacklevel=3,
             )

@@ -15,7 +15,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
 
 from flegel.algorithms.lr import LR, precondition
-from flegel.algorithms.lr.search import StepSearch, begin, unsolved
+from flegel.algorithms.lr.search import Curvature, Penalty, StepSearch, begin, unsolved
 from flegel.core import pytree
 from flegel.core.shard import Sparse, make_shard
 from flegel.core.stop_flag import new_flag
@@ -404,3 +404,52 @@ def test_blocks_of_sparse_rows_of_many_classes_bring_what_one_call_brings(column
     assert found[0].gradient.any() and found[0].curvature.any()
     for name, one, other in zip(found[0]._fields, *found, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-9 * max(np.abs(one).max(), 1e-300), err_msg=name)
+
+
+def until_known(rows: Any, labels: Any, barriers: int, **hyper: Any) -> tuple[Run, int]:
+    """Barriers, so many a pass, until the minimum is known to be within the usual tolerance."""
+    run = start(LR(**hyper), rows, labels)
+    for made in range(1, 60 * barriers):
+        run.barrier(len(labels) // barriers)
+        if run.algorithm.optimality(run.statistics, run.parameter) <= run.algorithm.learning.tolerance:
+            return run, made
+    raise AssertionError("the minimum was not reached")
+
+
+@pytest.mark.parametrize(("barriers", "most", "measured"), [(1, 6, 5), (8, 63, 2)])
+def test_a_few_points_whose_curvature_changes_do_not_keep_a_job_training(
+    barriers: int, most: int, measured: int
+) -> None:
+    """A pass later (7 and 71 barriers) the objective is within 1e-10 and 1e-9 of its minimum."""
+    rng = np.random.default_rng(1)
+    rows = rng.normal(size=(20_000, 5)).astype(np.float32)
+    labels = (rows @ rng.normal(size=5) * 12 / math.sqrt(5) + rng.logistic(size=20_000) > 0).astype(float)
+    run, made = until_known(rows, labels, barriers)
+    search = StepSearch(*run.parameter.internal_search)
+    assert made <= most
+    assert search.measured <= measured
+    assert search.best <= run.passes(6).objectives[-1] * (1 + 1e-4)
+
+
+@pytest.mark.parametrize("length", [1e2, 1e4, 1e6])
+@pytest.mark.parametrize("barriers", [1, 8])
+def test_one_row_far_longer_than_the_others_is_waited_for(length: float, barriers: int) -> None:
+    rng = np.random.default_rng(2)
+    rows = rng.normal(size=(2_000, 6))
+    labels = (rows @ rng.normal(size=6) + rng.logistic(size=2_000) > 0).astype(float)
+    rows[0] *= length
+    run, _ = until_known(rows, labels, barriers, l2=1e-3)
+    peer = LogisticRegression(C=1 / (1e-3 * 2_000), tol=1e-10, max_iter=500, solver="newton-cholesky").fit(rows, labels)
+    theirs = log_loss(labels, peer.predict_proba(rows)) + 0.5e-3 * float((peer.coef_**2).sum())
+    assert StepSearch(*run.parameter.internal_search).best <= theirs * (1 + 1e-4)
+
+
+def test_a_change_of_second_derivatives_is_that_of_the_direction_in_which_it_is_largest() -> None:
+    rng = np.random.default_rng(3)
+    made = rng.normal(size=(40, 4))
+    before, now = made.T @ made, made[1:].T @ made[1:]
+    metric = np.array([[0.0, 0.0, 0.0, 1.0], [1.0, 1.0, 1.0, 1.0]])
+    curvature = Curvature(np.tril(now)[None], 1.0, metric, 0.25, True, 1e-16)
+    expected = np.abs(np.linalg.eigvals(np.linalg.solve(now, now - before))).max()
+    assert curvature.changed(np.tril(before)[None], Penalty(0.0, 0.0)) == pytest.approx(expected, rel=1e-6)
+    assert curvature.changed(np.zeros((1, 4, 4)), Penalty(0.0, 0.0)) == math.inf

@@ -86,6 +86,14 @@ def test_a_factorization_of_counts_becomes_a_genuine_one() -> None:
     np.testing.assert_allclose(genuine.inverse_transform(genuine.transform(rows)), result.predict(rows), 1e-2, 1e-2)
 
 
+def test_the_divergence_of_an_entry_is_reported_while_a_factorization_of_counts_trains() -> None:
+    algorithm, rows = KLNMF(rank=2), counts()
+    result = flegel.run(algorithm, rows, sync="bsp", processes=False, progress=False)
+    assert result.metrics["mean_divergence"] == pytest.approx(result.objective / rows.size)
+    found = algorithm.evaluate(rows, None, result.parameter).metrics["mean_divergence"]
+    assert result.metrics["mean_divergence"] == pytest.approx(found, rel=1e-3)
+
+
 def test_kullback_leibler_kernel_does_what_the_hooks_say() -> None:
     whole = counts(2)
     algorithm = KLNMF(rank=2)

@@ -125,6 +125,14 @@ def test_a_cancelled_window_is_trained_again() -> None:
     assert len(schedule.segments) == 1
 
 
+def test_only_the_window_under_way_is_locked() -> None:
+    schedule = VisitSchedule(4 * TILE)
+    schedule.cut((1, 0), TILE)
+    assert train(schedule, 9 * TILE) == [(0, 0, 3 * TILE)]
+    schedule.unlock(1)
+    assert train(schedule, 9 * TILE) == [(0, 3 * TILE, 4 * TILE), (0, 0, 3 * TILE)]
+
+
 def test_parcels_that_the_target_knows_go_first_and_whole() -> None:
     schedule = VisitSchedule(8 * TILE)
     train(schedule, 8 * TILE)

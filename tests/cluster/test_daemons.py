@@ -196,41 +196,76 @@ def test_a_job_goes_on_when_a_slave_of_its_workers_is_killed_and_when_it_is_scal
     cluster.no_orphans()
 
 
-def test_a_server_that_is_killed_when_it_joins_is_replaced_and_all_leave_again_but_one(
-    cluster: DaemonCluster, client: Client, tmp_path: Path
-) -> None:
-    """By `flegel scale JOB --servers N`; the job trains on in its first attempt."""
+class ServedJob:
+    """An endless job whose number of servers `flegel scale JOB --servers N` changes."""
 
-    def servers() -> dict[str, object]:
-        return dict(client.job(job).snapshot.get("servers") or {})
+    def __init__(self, cluster: DaemonCluster, client: Client, folder: Path, **given: int) -> None:
+        self._cluster, self._client, self._folder = cluster, client, folder
+        self.name = endless(cluster, client, worker_timeout=60.0, **given)
+        cluster.training(client, self.name)
 
-    def scaled(count: int) -> set[int]:
-        """Processes that were there before."""
-        before = {process.pid for process in cluster.processes()}
-        said = flegel(cluster, "scale", job, "--servers", str(count), folder=tmp_path)
+    def scale(self, count: int) -> set[int]:
+        """Returns the processes that were there before."""
+        before = {process.pid for process in self._cluster.processes()}
+        said = flegel(self._cluster, "scale", self.name, "--servers", str(count), folder=self._folder)
         assert said.exit_code == 0 and f"to {count} server" in said.output, said.output
         return before
 
-    def trains_with(count: int) -> bool:
-        seen = servers()
-        return seen.get("wanted") == count == len(seen.get("servers", ()))  # type: ignore[arg-type]
+    def newcomer(self, before: set[int]) -> int:
+        """The youngest process that was not there before."""
 
-    job = endless(cluster, client, workers=1, servers=1)
-    cluster.training(client, job)
-    before = scaled(2)
-    new: list[int] = []
-    cluster.until(lambda: new.extend({p.pid for p in cluster.processes()} - before) or new, "a process has come")
-    os.kill(new[0], signal.SIGKILL)
-    cluster.until(lambda: trains_with(2), "another has come in its place")
-    scaled(1)
-    cluster.until(lambda: trains_with(1), "it has left")
-    at = int(client.job(job).snapshot["iteration"])
-    cluster.until(lambda: int(client.job(job).snapshot["iteration"]) > at + 3, "the job trains on")
-    seen = client.job(job)
-    assert seen.state == "running" and seen.attempt == 1
-    client.cancel(job)
-    assert "is cancelled" in flegel(cluster, "scale", job, "--servers", "2", folder=tmp_path).output
-    cluster.no_orphans()
+        def new() -> set[int]:
+            return {process.pid for process in self._cluster.processes()} - before
+
+        self._cluster.until(new, "a process has come")
+        return max(new())
+
+    def trains_with(self, servers: int, workers: int = 1) -> bool:
+        seen = self._client.job(self.name).snapshot
+        served = dict(seen.get("servers") or {})
+        there = served.get("wanted") == servers == len(served.get("servers", ()))
+        return there and len(seen.get("workers", ())) == workers
+
+    def end(self) -> None:
+        """It trains on in its first attempt; then it is cancelled."""
+        at = int(self._client.job(self.name).snapshot["iteration"])
+        self._cluster.until(
+            lambda: int(self._client.job(self.name).snapshot["iteration"]) > at + 3, "the job trains on"
+        )
+        seen = self._client.job(self.name)
+        assert seen.state == "running" and seen.attempt == 1
+        self._client.cancel(self.name)
+        said = flegel(self._cluster, "scale", self.name, "--servers", "2", folder=self._folder)
+        assert "is cancelled" in said.output
+        self._cluster.no_orphans()
+
+
+def test_a_server_that_is_killed_when_it_joins_is_replaced_and_all_leave_again_but_one(
+    cluster: DaemonCluster, client: Client, tmp_path: Path
+) -> None:
+    job = ServedJob(cluster, client, tmp_path, workers=1, servers=1)
+    os.kill(job.newcomer(job.scale(2)), signal.SIGKILL)
+    cluster.until(lambda: job.trains_with(2), "another has come in its place")
+    job.scale(1)
+    cluster.until(lambda: job.trains_with(1), "it has left")
+    job.end()
+
+
+def test_servers_scaled_in_quick_succession_come_and_go_while_a_worker_is_killed(
+    cluster: DaemonCluster, client: Client, tmp_path: Path
+) -> None:
+    """1 to 2 to 1 to 2, none of which is waited for."""
+    job = ServedJob(cluster, client, tmp_path, workers=1, servers=1)
+    before = {process.pid for process in cluster.processes()}
+    client.scale(job.name, 2)
+    cluster.until(lambda: job.trains_with(1, workers=2), "a second worker trains")
+    worker = job.newcomer(before)
+    job.scale(2)
+    os.kill(worker, signal.SIGKILL)
+    job.scale(1)
+    job.scale(2)
+    cluster.until(lambda: job.trains_with(2, workers=2), "two servers, and two workers again")
+    job.end()
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 """Blocks of the pages that need another system run as they stand: a Slurm, a Spark, a Dask, an object store and an API
-server of Kubernetes, all on this host, or a checkout. What the pages call them is replaced by where they are."""
+server of Kubernetes, all on this host, or a checkout and the suite of benchmarks in it. What the pages call them is
+replaced by where they are."""
 
 from __future__ import annotations
 
@@ -212,9 +213,21 @@ def gpu(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
     }
 
 
+@contextmanager
+def suite(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
+    """A clone, whose suite runs small: two quick figures stand for all, and no floors are known at that scale."""
+    subprocess.run(["git", "clone", "--quiet", str(ROOT), "."], cwd=folder / "page", check=True)
+    yield {
+        "run all --scale": "run 004-table1 004-fig2 --scale",
+        "--scale small": "--scale smoke",
+        "--workers 16": "--workers 2",
+        "bench.regress runs/bench": "bench.regress runs/bench --scale smoke --floors floors.json --record",
+    }
+
+
 SYSTEMS = {
     "slurm": slurm, "spark": spark, "dask": dask, "store": store, "kubernetes": kubernetes, "checkout": checkout,
-    "ssh": ssh, "groups": groups, "gpu": gpu,
+    "ssh": ssh, "groups": groups, "gpu": gpu, "suite": suite,
 }  # fmt: skip
 PROGRAMS = {
     "slurm": ("slurmctld", "slurmd", "munged", "sbatch", "srun", "setpriv"),

@@ -451,6 +451,17 @@ def drive(slowness: list[float], seconds: float, guess: float = 1.0) -> tuple[li
     return spreads, points
 
 
+def test_points_move_where_passes_would_differ_by_more_than_epsilon_and_not_below() -> None:
+    loads = [load(0, seconds=2e-6, passes=3.0), load(1, passes=3.0), load(2, passes=3.0)]
+    said = consider(loads, 10.0, replace(RULES, epsilon=1e-9)).reason
+    deviation = float(said.split("passes would be up to ")[1].split(" ")[0])
+    assert deviation > 0.05
+    for share, moves in ((0.9, True), (1.1, False)):
+        plan = consider(loads, 10.0, replace(RULES, epsilon=share * deviation))
+        assert bool(plan.proposals) is moves, plan.reason
+        assert plan.reason.startswith("balanced") is not moves
+
+
 def test_four_of_sixteen_stragglers_end_within_one_pass() -> None:
     spreads, points = drive([8.0] * 4 + [1.0] * 12, 20.0)
     assert spreads[-1] <= 1.0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -81,12 +83,26 @@ def test_loads_follow_shares_as_closely_as_slices_allow(count: int, each: int, d
     assert levelled(after, servers, 1, shares) is after
 
 
+def test_each_slice_goes_to_the_server_with_the_largest_remaining_load() -> None:
+    """All slices of a server that is gone, the largest first, so many that no other move has to follow."""
+    drawn = random.Random(3)
+    sizes = tuple(drawn.randint(51, 100) for _ in range(200))
+    shares = {0: 0.5, 1: 0.3, 2: 0.2}
+    found = levelled(SliceMap(1, sizes, (9,) * 200, ((),) * 200), shares, 0, shares)
+    left = {server: share * sum(sizes) for server, share in shares.items()}
+    for number in sorted(range(200), key=lambda n: (-sizes[n], n)):
+        receiver = max(left, key=lambda server: (left[server], -server))
+        assert found.primary[number] == receiver
+        left[receiver] -= sizes[number]
+
+
 def test_a_server_without_a_share_keeps_two_small_slices_to_be_measured() -> None:
     slices = cut(4_000_000, 50_000, servers=4, probe=10_000)
     assert slices[:8] == (10_000,) * 8 and sum(slices) == 4_000_000
     after = levelled(first_map(slices, range(4)), range(4), 1, {1: 1.0, 2: 1.0, 3: 1.0})
-    kept = after.of_server(0)
-    assert len(kept) == active().placement.measuring_slices and after.loads()[0] == 20_000
+    begun_without = levelled(first_map(slices, (1, 2, 3)), range(4), 1, {1: 1.0, 2: 1.0, 3: 1.0})
+    for found in (after, begun_without):
+        assert len(found.of_server(0)) == active().placement.measuring_slices and found.loads()[0] == 20_000
 
 
 def test_a_slice_that_moves_to_its_replica_needs_no_copy() -> None:

@@ -29,6 +29,7 @@ from flegel.machine.group.data_form import DataForm
 from flegel.machine.group.records import MemberBeat, Package, RoundResult, StartRows, decode, encode
 from flegel.params.gate import Gate
 from flegel.results.result import Result
+from flegel.runtime import clock
 from flegel.runtime.group import session
 from flegel.runtime.group.bucket import FolderBucket, StoredObject
 from flegel.runtime.group.bucket_state import BucketReader
@@ -368,6 +369,35 @@ def test_a_new_training_in_the_bucket_of_an_earlier_one_begins_with_its_theta(tm
     assert late.sites["groups"] == ["b", "c"]
     other = flegel.run(KMeans(k=3), rows[:, :3].copy(), group="d", new_training=True, **shared)
     assert other.sites["groups"] == ["d"] and len(other.parameter[0]) == 3
+
+
+def test_who_joins_a_training_that_is_over_is_told_whose_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The commands of a tutorial typed again: what is not there stays in the model, and nobody would expect it."""
+    ended, told = session.GroupSession.ended_groups, list[list[str]]()
+    monkeypatch.setattr(session.GroupSession, "ended_groups", lambda self: told.append(ended(self)) or told[-1])
+    rows = sorted_blobs(rows=40)
+    for group in ("a", "b", "a"):
+        flegel.run(KMeans(k=3), rows[:180], group=group, bucket=str(tmp_path), workers=1, processes=False, every="1")
+    assert told == [[], ["a"], ["a", "b"]]
+
+
+def test_clocks_of_sites_may_differ_by_hours_also_when_one_is_restarted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The time of day is only in the number of a life, which is larger than that of the process before."""
+    rows, hours, now = sorted_blobs(rows=40), iter((5, -7, -20)), clock.microseconds()
+    monkeypatch.setattr(clock, "microseconds", lambda: now + 3_600_000_000 * next(hours))
+    lives = list[int]()
+    for group in ("a", "b", "a"):  # the last one on a host whose clock was put back by a day
+        shared: dict[str, Any] = {"bucket": str(tmp_path), "workers": 1, "processes": False, "every": "1"}
+        result = flegel.run(KMeans(k=3), rows[:180] if group == "a" else rows[180:], group=group, **shared)
+        assert result.outcome == "converged" and group in result.sites["groups"]
+        beat = PlainObjects().open(f"members/{group}", (tmp_path / "members" / group).read_bytes())
+        lives.append(decode(beat, MemberBeat)[0].life)
+    assert result.sites["groups"] == ["a", "b"] and result.sites["objective_of"] == ["a"]
+    assert lives[2] == lives[0] + 1
 
 
 def test_current_of_an_earlier_training_is_not_taken_for_the_running_one(tmp_path: Path) -> None:

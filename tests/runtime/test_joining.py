@@ -4,6 +4,9 @@ and one that does not fit leaves without a trace."""
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +22,7 @@ from flegel.errors import UsageError
 from flegel.machine.group.records import PACKAGE_POINTER, Package, PackageRef, decode, digest_of, encode
 from flegel.runtime.group.keys import PlainObjects
 from flegel.runtime.group.package_store import GROUP_FORMAT
+from flegel.runtime.job.find_algorithm import find_algorithm
 from tests.joined_class import SUMS
 
 ROWS = np.arange(60.0).reshape(20, 3)
@@ -70,8 +74,6 @@ def test_a_class_of_the_training_is_not_run_without_trust(tmp_path: Path) -> Non
 def test_a_trusted_class_trains_with_its_hyper_parameters(tmp_path: Path) -> None:
     file, bucket = tmp_path / "sums.py", tmp_path / "bucket"
     file.write_text(SUMS)
-    from flegel.runtime.job.find_algorithm import find_algorithm
-
     begun(bucket, find_algorithm(f"{file}:Sums")(rows=7))
     file.unlink()
     result = flegel.join(str(bucket), ROWS, group="b", trust_code=True, **QUICK)
@@ -113,3 +115,68 @@ def test_there_is_nothing_to_join(tmp_path: Path) -> None:
         flegel.join(str(tmp_path), ROWS, group="b")
     with pytest.raises(UsageError, match="names this site"):
         flegel.join(str(tmp_path), ROWS)
+
+
+KILLED_JOINER = """
+import os
+import signal
+import sys
+
+import numpy as np
+
+import flegel
+from flegel.runtime.group import joining
+from flegel.runtime.group.bucket import FolderBucket
+
+bucket, moment = sys.argv[1:]
+read, put = joining.find_training, FolderBucket.put
+
+
+def read_and_die(*given):
+    read(*given)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def put_and_die(self, key, *given, **more):
+    tag = put(self, key, *given, **more)
+    if key.startswith(moment):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return tag
+
+
+FolderBucket.put = put_and_die
+if moment == "package":
+    joining.find_training = read_and_die
+rows = np.arange(60.0).reshape(20, 3)
+flegel.join(bucket, rows, group="b", trust_code=True, workers=1, processes=False, sync="bsp", every="1")
+"""
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("moment", ["package", "members/b", "rounds/"])
+def test_the_rows_of_a_joiner_that_is_killed_while_it_joins_leave_the_model(tmp_path: Path, moment: str) -> None:
+    """It dies when it has read the package, shown itself, or contributed; the group that is there trains on alone."""
+    file, program, bucket = tmp_path / "sums.py", tmp_path / "joiner.py", tmp_path / "bucket"
+    file.write_text(SUMS)
+    program.write_text(KILLED_JOINER)
+    joiners: list[subprocess.Popen[bytes]] = []
+    rounds: list[int] = []
+
+    class Joining(flegel.Callback):
+        def after_barrier(self, snapshot: Any) -> str | None:
+            now = len(list((bucket / "rounds").glob("*/result")))
+            if not joiners and now >= 2:
+                joiners.append(subprocess.Popen([sys.executable, str(program), str(bucket), moment]))
+            seen = snapshot.sites.sites if snapshot.sites is not None else ()
+            others = [site for site in seen if site.group == "b" and not (site.silent and site.age is None)]
+            if joiners and joiners[0].poll() is not None and not others:
+                rounds.append(now)
+            return "it trains alone" if rounds and now >= rounds[0] + 3 else None
+
+    result = flegel.run(
+        find_algorithm(f"{file}:Sums")(), ROWS, group="a", bucket=str(bucket), **QUICK, tolerance=0, group_timeout=3.0,
+        max_iterations=1_000_000, straggler="all:20ms/20", callbacks=[Joining()],
+    )  # fmt: skip
+    assert joiners[0].returncode == -signal.SIGKILL and result.reason == "it trains alone"
+    assert result.sites["groups"] == ["a"]
+    np.testing.assert_array_equal(result.parameter, ROWS.sum(axis=0))

@@ -142,6 +142,39 @@ def test_what_one_handler_raises_does_not_silence_the_other_signal(
         usual(second, noting)
 
 
+IMPORTED = """
+import sys
+from flegel.runtime.system.signals import terminate
+terminate(15, sys._getframe().f_back)
+body_was_run = True
+"""
+"""A module whose import is interrupted: the frame that called it belongs to Python's own code of imports."""
+
+
+def test_sigterm_that_interrupts_an_import_is_raised_by_whoever_imports(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Raised at once it may be lost: Python shows it as ignored, with a traceback, and goes on."""
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(signals, "_terminated", [])
+    (tmp_path / "interrupted_import.py").write_text(IMPORTED)
+    traced, went_on = sys.gettrace(), False
+
+    def imports() -> None:
+        nonlocal went_on
+        import interrupted_import  # type: ignore[import-not-found]
+
+        assert interrupted_import
+        went_on = True
+
+    with pytest.raises(Terminated):
+        imports()
+    assert sys.modules.pop("interrupted_import").body_was_run and not went_on
+    assert sys.gettrace() is traced and signals._terminated == [15]
+    with pytest.raises(Terminated):
+        signals.terminate(15, sys._getframe())
+
+
 def test_a_process_does_not_die_with_the_thread_that_asked_for_it() -> None:
     code = (
         "from flegel.runtime.system.parent_death import die_with_parent\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,10 +20,12 @@ from flegel.algorithms.lr import LR
 from flegel.cli.main import app
 from flegel.core.pytree import Array
 from flegel.errors import UsageError
+from flegel.machine.coordinator.events import Timeouts
 from flegel.params.gate import Gate
 from flegel.params.gated import GatedStore
 from flegel.params.protocol import Fold
 from flegel.plan.termination import Termination, Verdict
+from flegel.runtime.job import part as job_part
 from tests.coordinators import coordinators
 
 
@@ -212,6 +215,39 @@ def test_a_worker_is_excluded_and_another_killed(tmp_path: Path, monkeypatch: py
         result = flegel.run(KMeans(k=4), cluster=cluster, watch=kill, worker_timeout=300.0, **shifted(tmp_path))
     kinds = [(i["kind"], i["worker"]) for i in result.incidents]
     assert kinds == [("excluded", 3), ("lost", 1)]
+    machine = found[-1]
+    assert machine.view.points == 1500 and machine.store.discrepancy() < 1e-10
+    assert float(machine.store.statistics.counts.sum()) == 1500.0
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("sync", ["bsp", "asp"])
+def test_a_worker_is_killed_while_its_reports_are_withheld(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sync: str
+) -> None:
+    """What was withheld is lost with it and counts nowhere; its replacement visits the same rows, and is excluded."""
+    monkeypatch.setattr(job_part, "Timeouts", partial(Timeouts, hire=300.0))  # nobody else takes these rows over
+    fold, judge, killed = GatedStore.fold, Termination.judge, []
+
+    def fold_and_kill(self: GatedStore, request: Fold) -> Any:
+        found = fold(self, request)
+        if 3 in self.failed() and not killed:
+            killed.append(cluster.registry.processes[3].pid)  # type: ignore[attr-defined]
+            os.kill(killed[0], signal.SIGKILL)
+        return found
+
+    def end(self: Termination, progress: Any, user_says_stop: bool) -> Verdict | None:
+        verdict = judge(self, progress, user_says_stop)
+        gone = [i for i in found[-1].membership.incidents if i.kind == "excluded"] if found else []
+        return verdict if gone and all(i.resumed is not None for i in gone) and progress.exact else None
+
+    monkeypatch.setattr(GatedStore, "fold", fold_and_kill)
+    monkeypatch.setattr(Termination, "judge", end)
+    with LocalCluster(workers=4) as cluster, coordinators() as found:
+        given = shifted(tmp_path) | {"sync": sync}
+        result = flegel.run(KMeans(k=4), cluster=cluster, watch=lambda seen: None, worker_timeout=300.0, **given)
+    kinds = [(i["kind"], i["worker"]) for i in result.incidents]
+    assert kinds == [("lost", 3), ("excluded", 3)]
     machine = found[-1]
     assert machine.view.points == 1500 and machine.store.discrepancy() < 1e-10
     assert float(machine.store.statistics.counts.sum()) == 1500.0

@@ -1,4 +1,4 @@
-"""Whole jobs with parameter servers in real processes: the bits of one coordinator, and a server that is killed."""
+"""Whole jobs with parameter servers in real processes: the bits of one coordinator, also where processes are killed."""
 
 from __future__ import annotations
 
@@ -39,6 +39,15 @@ def train(cluster: flegel.LocalCluster, **options: Any) -> Any:
 def same(one: Any, other: Any) -> bool:
     pairs = zip(pytree.flatten(one.parameter), pytree.flatten(other.parameter), strict=True)
     return all(np.array_equal(a, b) for a, b in pairs) and one.objective == other.objective
+
+
+def check_against_calm(cluster: flegel.LocalCluster, found: Any, worker_lost: bool = False) -> None:
+    """θ is that of as many rounds without servers and kills, to the last bit."""
+    calm = train(cluster, max_iterations=found.iterations)
+    if worker_lost:  # its points may be added up in another order
+        assert found.objective == pytest.approx(calm.objective, rel=1e-9)
+    else:
+        assert same(calm, found)
 
 
 def test_servers_give_the_bits_of_one_coordinator(cluster: flegel.LocalCluster) -> None:
@@ -151,11 +160,58 @@ def test_a_process_that_is_killed_while_servers_come_or_go_costs_neither_the_job
     begun.set()
     found = job.result(300)
     assert killed and found.reason == "all are there"
-    calm = train(cluster, max_iterations=found.iterations)
-    if victim == "worker":  # whose points may be added up in another order
-        assert found.objective == pytest.approx(calm.objective, rel=1e-9)
-    else:
-        assert same(calm, found)
+    check_against_calm(cluster, found, worker_lost=victim == "worker")
+
+
+@pytest.mark.parametrize("victim", ["stays", "comes and goes", "worker"])
+def test_servers_scaled_in_quick_succession_while_a_process_is_killed_change_no_bit(
+    cluster: flegel.LocalCluster, victim: str
+) -> None:
+    """2 to 5 to 1 to 4 at three barriers in turn, none of which waits for servers; the kill comes after the first."""
+    number = {"stays": FIRST_SERVER, "comes and goes": FIRST_SERVER + 1, "worker": 1}[victim]
+    steps = [5, 1, 4]
+    killed: list[int] = []
+    calm_rounds: list[int] = []
+    begun = threading.Event()
+
+    def act(snapshot: Any) -> str | None:
+        assert begun.wait(60)
+        if snapshot.iteration < 3 or snapshot.servers is None:
+            return None
+        if len(steps) == 2 and not killed:
+            killed.append(cluster.registry.processes[number].pid)  # type: ignore[attr-defined]
+            os.kill(killed[0], signal.SIGKILL)
+        if steps:
+            job.scale(servers=steps.pop(0))
+        now = snapshot.servers
+        settled = not steps and len(now.servers) == now.wanted == 4 and len(snapshot.workers) == 2
+        calm_rounds[:] = [*calm_rounds, snapshot.iteration] if settled else []
+        return "all are there" if len(calm_rounds) > 5 else None
+
+    options: dict[str, Any] = {"sync": "bsp", "max_iterations": 1_000_000, "tolerance": 0, "seed": 1}
+    job = cluster.submit(KMeans(k=9), ROWS, callbacks=[Killer(act)], servers=2, **options)
+    begun.set()
+    found = job.result(300)
+    assert killed and found.reason == "all are there"
+    check_against_calm(cluster, found, worker_lost=victim == "worker")
+
+
+@pytest.mark.parametrize("load", ["elastic", "published"])
+def test_a_server_that_is_killed_while_every_round_has_a_plan_of_its_own_changes_no_bit(
+    cluster: flegel.LocalCluster, load: str
+) -> None:
+    killed: list[int] = []
+
+    def kill(snapshot: Any) -> str | None:
+        if snapshot.iteration >= 3 and not killed:
+            killed.append(cluster.registry.processes[FIRST_SERVER + 1].pid)  # type: ignore[attr-defined]
+            os.kill(killed[0], signal.SIGKILL)
+        seen = snapshot.servers
+        return "it was replaced" if killed and seen.lost and len(seen.servers) == 3 else None
+
+    found = train(cluster, servers=3, server_load=load, max_iterations=1_000_000, callbacks=[Killer(kill)])
+    assert killed and found.servers["lost"] == 1 and found.reason == "it was replaced"
+    check_against_calm(cluster, found)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from typing import Any
 
 import numpy as np
@@ -152,3 +154,33 @@ def test_a_real_job_gets_servers_by_its_rule_and_no_bit_changes(cluster: Any, ru
     )  # fmt: skip
     assert found.servers["joined"] >= 1 and found.reason == "servers joined"
     assert same(found, flegel.run(KMeans(k=9), ROWS, max_iterations=found.iterations, **options))
+
+
+@pytest.mark.parametrize("victim", [FIRST_SERVER, 0], ids=["server", "worker"])
+def test_a_process_is_killed_while_a_job_follows_its_plan(cluster: Any, victim: int) -> None:
+    """All that was planned comes to pass, and no bit changes; the points of a lost worker may be added up in another
+    order."""
+    killed: list[int] = []
+    calm_rounds: list[int] = []
+
+    class Killing(flegel.Callback):
+        def after_barrier(self, snapshot: Any) -> str | None:
+            seen = snapshot.servers
+            if seen is None or seen.wanted < 2:
+                return None
+            if not killed:  # while servers come, or on a busy machine later
+                killed.append(cluster.registry.processes[victim].pid)
+                os.kill(killed[0], signal.SIGKILL)
+            settled = len(seen.servers) == seen.wanted == 2 and len(snapshot.workers) == 2
+            calm_rounds[:] = [*calm_rounds, snapshot.iteration] if settled else []
+            return "the plan is done" if len(calm_rounds) > 5 else None
+
+    options: dict[str, Any] = {"cluster": cluster, "sync": "bsp", "tolerance": 0, "seed": 1, "progress": False}
+    found = flegel.run(
+        KMeans(k=9), ROWS, servers=1, server_count="200ms:3,1s:2", max_iterations=1_000_000, callbacks=[Killing()],
+        **options,
+    )  # fmt: skip
+    assert killed and found.reason == "the plan is done" and found.servers["lost"] == (victim >= FIRST_SERVER)
+    calm = flegel.run(KMeans(k=9), ROWS, max_iterations=found.iterations, **options)
+    assert found.objective == pytest.approx(calm.objective, rel=1e-9)
+    assert victim < FIRST_SERVER or same(found, calm)

@@ -40,6 +40,12 @@ class GroupOfJob(Part):
 
     def read(self) -> None:
         self._session.join(self.request.data)
+        with contextlib.suppress(OSError):  # nothing depends on it
+            if ended := self._session.ended_groups():
+                self.request.observers.say(
+                    f"joins the training in {self.request.job.sites.bucket}, which {', '.join(ended)} ended before; "
+                    f"{option('new_training', True)} begins another one"
+                )
 
     def scaling(self) -> Scaling | None:
         return self._session.scaling()

@@ -138,6 +138,15 @@ class GroupSession:
         else:
             self._use(found, data)
 
+    def ended_groups(self) -> list[str]:
+        """The groups of the training that this one joins, where all of them have ended."""
+        if self._package is None:
+            return []
+        names = [name for name in self._bucket.names(MEMBERS) if NAME.fullmatch(name.removeprefix(MEMBERS))]
+        found = {name.removeprefix(MEMBERS): held_beat(self._bucket, self._seal, name) for name in names}
+        beats = {name: beat for name, beat in found.items() if beat and beat.package == self._package.sha256}
+        return sorted(beats) if all(beat.state in ENDED_PHASES for beat in beats.values()) else []
+
     # -- an earlier training in the same bucket ------------------------------------------------------------
 
     def _is_over(self, found: StoredPackage) -> bool:

@@ -167,12 +167,20 @@ def versions() -> dict[str, str]:
     return found
 
 
-def commit() -> str:
-    """The commit that runs, with + if files differ from it; outside a checkout the value of `FLEGEL_COMMIT`."""
-    here = Path(__file__).resolve().parent
+CODE = (":/flegel", ":/algorithms", ":/datasets", ":/bench/*.py", ":/pyproject.toml")
+"""What runs when something is measured, as git names it: pages and records may be written meanwhile."""
+
+
+def commit(file: Path = Path(__file__)) -> str:
+    """The commit that runs, with + if its code differs from it, also by files that were not added; outside a checkout
+    the value of `FLEGEL_COMMIT`. `file` is this module: where it lies in the working copy of another project, as in an
+    environment there, that project's commit says nothing."""
+    here = file.resolve().parent
     try:
+        _git(here, "ls-files", "--error-unmatch", file.name)
         name = _git(here, "rev-parse", "--short=12", "HEAD")
-        return name + ("+" if name and _git(here, "status", "--porcelain", "--untracked-files=no") else "")
+        changed = _git(here, "status", "--porcelain", "--untracked-files=all", "--", *CODE)
+        return name + ("+" if changed else "")
     except (OSError, subprocess.SubprocessError):
         return os.environ.get("FLEGEL_COMMIT", "")
 

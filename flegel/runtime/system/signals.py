@@ -8,6 +8,7 @@ lost. Compiled code that cannot raise prints the exception and goes on; a System
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -25,11 +26,35 @@ _terminated: list[int] = []
 """Signals that ended a command, or should have."""
 
 
-def terminate(number: int, frame: FrameType | None = None) -> NoReturn:
-    """Handler of SIGTERM for a command. The signal is noted: what a handler raises while Python compiles a module that
-    it imports is lost, unless that is a KeyboardInterrupt."""
+IMPORTING = "<frozen importlib."
+"""Begins the file of each frame of Python's own code of imports."""
+
+
+def terminate(number: int, frame: FrameType | None = None) -> None:
+    """Handler of SIGTERM for a command. Raises `Terminated`; where Python's own code of imports is interrupted, at the
+    next line of whoever imports, because there Python shows what a handler raises as "Exception ignored" and goes on.
+    The signal is noted, too, should it be lost elsewhere."""
     _terminated.append(number)
-    raise Terminated(ExitCode.TERMINATED)
+    importer = frame
+    while importer is not None and importer.f_code.co_filename.startswith(IMPORTING):
+        importer = importer.f_back
+    if importer is frame or importer is None:
+        raise Terminated(ExitCode.TERMINATED)
+    _raise_in(importer)
+
+
+def _raise_in(frame: FrameType) -> None:
+    """Raise `Terminated` where this frame of the stack goes on."""
+    former = sys.gettrace()
+
+    def raise_here(*_: object) -> NoReturn:
+        frame.f_trace = None
+        sys.settrace(former)
+        raise Terminated(ExitCode.TERMINATED)
+
+    frame.f_trace = raise_here
+    if former is None:
+        sys.settrace(lambda *_: None)  # frames are traced only while there is one; this one leaves all others alone
 
 
 def raise_lost_signal() -> None:

@@ -38,6 +38,11 @@ EXPECTED_FAILURES = {
 }
 
 
+def test_no_estimator_is_forgotten() -> None:
+    named = [getattr(ours, name) for name in ours.__all__]
+    assert {cls for cls in named if isinstance(cls, type)} == {type(estimator) for estimator in ESTIMATORS}
+
+
 @pytest.mark.parametrize("estimator", ESTIMATORS, ids=str)
 @pytest.mark.filterwarnings("ignore")
 def test_every_check_passes(estimator: Any) -> None:

@@ -1,4 +1,5 @@
-"""Kernels of the soft clusterings as algorithms call them: in parts of fixed length. Imports no compiler."""
+"""Kernels whose sums begin anew at fixed places, as algorithms call them: of the soft clusterings, and of logistic
+regression over dense tiles. Imports no compiler."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ NEAR = 1e-30  # lower bound of a squared distance: a point on a centroid belongs
 
 
 class GridKernel:
-    """A kernel in parts that end at multiples of `grid`, where its float32 sums begin anew: whoever cuts a pass into
+    """A kernel in parts that end at multiples of `grid`, where its sums begin anew: whoever cuts a pass into
     calls at such multiples, by whatever clock, gets the same bits."""
 
     team: TeamCode

@@ -69,6 +69,7 @@ from flegel.algorithms.simd.vectors import (
     where,
     widen,
 )
+from flegel.algorithms.soft_kernel import GridKernel
 from flegel.configuration.compiled import kernel_settings
 from flegel.core.atomic_flag import raised
 from flegel.core.code_cache import njit
@@ -565,13 +566,16 @@ def _tiles(features, labels, state, masses, theta, fixed, goal, start, end, flag
 
 
 def _open(parameter, aggregator, keep):
-    """θ and the statistics as the loops over rows take them: theta, fixed, goal."""
+    """θ and the statistics as the loops over rows take them: theta, fixed, goal. Sums go on from what the statistics
+    hold: of sparse rows no bit depends on where a pass is cut into calls."""
     asked, whole = parameter.internal_visit, aggregator.curvature
     numbers = (asked[0], keep, asked[1], asked[2], asked[3], asked[4])
     fixed = (parameter.classes, parameter.internal_metric, (parameter.internal_importance, numbers))
     diagonal = asked[5] > 1.0 and whole.shape[1] > 1  # kept in the first row until then
-    curvature = np.zeros((whole.shape[0], 1, whole.shape[2])) if diagonal else whole
-    goal = (aggregator.gradient, curvature, aggregator.counts, np.zeros(SUMS))
+    curvature = whole[:, :1].copy() if diagonal else whole
+    sums = np.zeros(SUMS)
+    sums[LOSS] = aggregator.loss[0]
+    goal = (aggregator.gradient, curvature, aggregator.counts, sums)
     return (parameter.weights, parameter.bias), fixed, goal
 
 
@@ -579,8 +583,8 @@ def _close(goal, aggregator):
     """What lies beside the statistics goes into them."""
     _, curvature, _, sums = goal
     if curvature.shape[1] != aggregator.curvature.shape[1]:
-        aggregator.curvature[:, :1] += curvature
-    aggregator.loss[0] += sums[LOSS]
+        aggregator.curvature[:, :1] = curvature
+    aggregator.loss[0] = sums[LOSS]
     aggregator.seen[0] += sums[SEEN]
     aggregator.stamps[0] += sums[STAMPS]
     aggregator.visits[0] += sums[VISITS]
@@ -647,5 +651,6 @@ def kernel_for(memory: bool, home: Shard, outputs: int) -> Kernel:
 
     labels = home.labels if sparse else _vector_labels(home.labels)
     code = _TEAMS["serve_sparse_two" if sparse else "serve_dense"]
-    run.team = TeamCode(code, lambda iteration: (labels, memory_factor), home.points)  # type: ignore[attr-defined]
-    return run
+    made = run if sparse else GridKernel(run, home)
+    made.team = TeamCode(code, lambda iteration: (labels, memory_factor), home.points)  # type: ignore[attr-defined]
+    return made

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from flegel.algorithms.lr.point import SUMS
 from flegel.algorithms.lr.shapes import LANES
 from flegel.configuration.active import active
 from flegel.core.entry_point import EntryPoint
 from flegel.core.pytree import Array, Tree
-from flegel.core.shard import Shard, Sparse
+from flegel.core.shard import TILE, Shard, Sparse
 
 _SETTLE, _ADD_PAIRS, _ADD_PRODUCT = (
     EntryPoint("flegel.algorithms.lr.product_kernel", name) for name in ("settle", "add_pairs", "add_product")
@@ -29,6 +28,9 @@ class ProductKernel:
         self._rules = active().lr
         self.rows_at_once = self._rules.product_rows
         """A call that visits fewer takes longer for each: the gradient is added to the sums once a call."""
+        self.grid = self._rules.product_rows
+        """Blocks of a call end at multiples of it, so calls that end there, too, give the same bits."""
+        self.unit = -(-self.grid // TILE) * TILE
         self._of: Array | None = None
         """The weights that `_weights` were made of: a call may visit a few rows only."""
         self._weights = self._scores = self._steps = self._bends = np.empty((0, 0))
@@ -44,10 +46,11 @@ class ProductKernel:
         bias = parameter.bias.astype(kind)
         penalty, theta_number, part, floor, cap = (float(number) for number in parameter.internal_visit[:5])
         model = (parameter.internal_importance, (penalty, self._memory, theta_number, part, floor, cap))
-        points, sums, metric = (shard.labels, shard.state, shard.weights), np.zeros(SUMS), parameter.internal_metric
+        points, metric = (shard.labels, shard.state, shard.weights), parameter.internal_metric
+        sums = np.array([field[0] for field in aggregator[3:]])
         at = start
         while True:
-            stop = min(at + self._rules.product_rows, end)
+            stop = min((at // self.grid + 1) * self.grid, end)
             if at < stop and flag[0]:
                 break
             some, count = np.asarray(rows[at:stop], dtype=kind), stop - at
@@ -69,8 +72,8 @@ class ProductKernel:
             at = stop
             if at >= end:
                 break
-        for into, extra in zip(aggregator[3:], sums, strict=True):
-            into += extra
+        for into, total in zip(aggregator[3:], sums, strict=True):
+            into[0] = total
         return at
 
     def _multiply(self, rows: Array, scores: Array, flag: Array | None) -> bool:

@@ -3,7 +3,8 @@
 θ and the sums are kept column by column, so that an entry of a row reads and writes numbers beside each other. Points
 are decided first: each has a new state beside the one it had. Then the two change places, and what lies between them
 is added, column by column, each in the order of the points (`flegel.declarations.kernels.TwoStepKernel`). So the
-threads of a team share one set of sums, which have as many numbers as some thousand rows.
+threads of a team share one set of sums, which have as many numbers as some thousand rows. Sums go on from what the
+statistics hold: where a pass is cut into calls decides no bit.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ ROWS_AT_ONCE = 1024
 COLUMNS_TURNED = 4096  # at a time
 MOST_PARTS, FEWEST_ENTRIES = 16, 1 << 13
 """Of the columns, and in each part: every part reads the places of all entries."""
+PLACES = {"loss": LOSS, "seen": SEEN, "stamps": STAMPS, "visits": VISITS, "unknown": UNKNOWN, "bent": BENT}
+"""Of the fields of the statistics among the sums of `point.visit`."""
 STRANGE, IS_BENT, HAS_BENDS = 1, 2, 4
 """What is known of a decided row beside its states: its label is none of the classes; `BENT`; its curvature changed."""
 
@@ -149,14 +152,23 @@ def _add_outer(rows, state, before, marks, metric, curvature, k):
 
 
 @njit(nogil=True, cache=True)
-def _turn(parts, target, low, high):
-    """target += the transposed parts of these columns, which begin anew."""
+def _fetch(target, parts, low, high):
+    """parts = the transposed target, of these columns."""
     for begin in range(low, high, OUTPUTS_AT_ONCE):
         end = min(begin + OUTPUTS_AT_ONCE, high)
         for k in range(target.shape[0]):
             for t in range(begin, end):
-                target[k, t] += parts[t, k]
-        parts[begin:end] = 0.0
+                parts[t, k] = target[k, t]
+
+
+@njit(nogil=True, cache=True)
+def _store(parts, target, low, high):
+    """target = the transposed parts, of these columns."""
+    for begin in range(low, high, OUTPUTS_AT_ONCE):
+        end = min(begin + OUTPUTS_AT_ONCE, high)
+        for k in range(target.shape[0]):
+            for t in range(begin, end):
+                target[k, t] = parts[t, k]
 
 
 def _zeros(columns: int, width: int) -> Array:
@@ -189,13 +201,16 @@ class ManyClasses:
         """Both steps, some rows at a time."""
         self._make_room(shard, min(ROWS_AT_ONCE, shard.points))
         self._take(parameter)
-        diagonal, sums, self._has_bends = is_diagonal(parameter, aggregator), np.zeros(SUMS), False
+        diagonal, sums, self._has_bends = is_diagonal(parameter, aggregator), opened(aggregator), False
         reached, end, all_columns = start, min(end, shard.points), (0, shard.columns + 1)
+        _fetch(aggregator.gradient, self._parts, *all_columns)
         while reached < end:
             first, stop = reached, min(reached + ROWS_AT_ONCE, end)
             reached = self._decide(shard, parameter, first, stop, first, flag)
             some = self._exchange(shard, first, reached, first)
-            self._has_bends |= some.has_bends
+            if not self._has_bends and some.has_bends:
+                self._has_bends = True
+                self._fetch_bends(aggregator, diagonal, *all_columns)
             _add_sums(*some[1:], parameter.classes, aggregator.counts, sums)
             self._add_columns(some, parameter, diagonal, *all_columns)
             for k in range(0 if diagonal else len(parameter.weights)):
@@ -223,7 +238,9 @@ class ManyClasses:
         some = self._exchange(shard, 0, 0, 0)
         _add_sums(*some[1:], parameter.classes, counts, np.zeros(SUMS))
         self._add_columns(some, parameter, True, 0, 0)
-        _turn(self._parts, np.zeros((outputs, columns + 1)), 0, 0)
+        for target in (np.zeros((outputs, columns + 1)), np.zeros((outputs, 1, columns + 1))[:, 0]):
+            _fetch(target, self._parts, 0, 0)
+            _store(self._parts, target, 0, 0)
         if parameter.internal_visit[5] == 1.0:
             _add_outer(some.rows, *some[3:], parameter.internal_metric, np.zeros((outputs, 1, 1)), 0)
 
@@ -246,10 +263,13 @@ class ManyClasses:
         diagonal = is_diagonal(parameter, aggregator)
         if part < columns:
             edges = self._edges[part : part + 2]
+            _fetch(aggregator.gradient, self._parts, *edges)
+            if self._has_bends:
+                self._fetch_bends(aggregator, diagonal, *edges)
             self._add_columns(some, parameter, diagonal, *edges)
             self._finish(aggregator, diagonal, *edges)
         elif part == columns:
-            sums = np.zeros(SUMS)
+            sums = opened(aggregator)
             _add_sums(*some[1:], parameter.classes, aggregator.counts, sums)
             close(sums, aggregator)
         elif not diagonal:
@@ -306,11 +326,15 @@ class ManyClasses:
         sums = (self._parts, self._bent_parts, diagonal)
         _add_columns(some.rows, *some[3:], self._memory, unit, *sums, low, high)
 
+    def _fetch_bends(self, aggregator: Any, diagonal: bool, low: int, high: int) -> None:
+        if diagonal:
+            _fetch(aggregator.curvature[:, 0], self._bent_parts, low, high)
+
     def _finish(self, aggregator: Any, diagonal: bool, low: int, high: int) -> None:
         """Sums of columns go to the statistics."""
-        _turn(self._parts, aggregator.gradient, low, high)
+        _store(self._parts, aggregator.gradient, low, high)
         if diagonal and self._has_bends:
-            _turn(self._bent_parts, aggregator.curvature[:, 0], low, high)
+            _store(self._bent_parts, aggregator.curvature[:, 0], low, high)
 
 
 class Changed(NamedTuple):
@@ -334,11 +358,18 @@ def is_diagonal(parameter: Any, aggregator: Any) -> bool:
     return bool(aggregator.curvature.shape[1] == 1 or parameter.internal_visit[5] > 1.0)
 
 
+def opened(aggregator: Any) -> Array:
+    """The sums of `point.visit` as the statistics hold them."""
+    sums = np.zeros(SUMS)
+    for name, place in PLACES.items():
+        sums[place] = getattr(aggregator, name)[0]
+    return sums
+
+
 def close(sums: Array, aggregator: Any) -> None:
-    """Sums of `point.visit` go to the statistics."""
-    names = {"loss": LOSS, "seen": SEEN, "stamps": STAMPS, "visits": VISITS, "unknown": UNKNOWN, "bent": BENT}
-    for name, place in names.items():
-        getattr(aggregator, name)[0] += sums[place]
+    """They go to the statistics."""
+    for name, place in PLACES.items():
+        getattr(aggregator, name)[0] = sums[place]
 
 
 def column_parts(shard: Shard) -> list[int]:

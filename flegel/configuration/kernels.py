@@ -123,8 +123,8 @@ class KernelSettings:
         int,
         Setting(
             "points",
-            "Between two places at which all sums of soft clusterings are added up, at most; the next lower power of "
-            "2 counts.",
+            "Between two places at which all sums of soft clusterings, and of logistic regression over dense rows, are "
+            "added up, at most; the next lower power of 2 counts.",
             64,
             1073741824,
         ),

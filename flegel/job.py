@@ -519,7 +519,11 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = "error"
     weight: Annotated[
         str | int | None,
-        Option("Column of a file that holds the weight of each row, by name, or by number among the features.", DATA),
+        Option(
+            "Column of a file or table that holds the weight of each row, by name, or by number among the features; "
+            "an array of weights is the third of `(X, y, weights)`.",
+            DATA,
+        ),
     ] = None
     partition: Annotated[
         str,

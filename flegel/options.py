@@ -111,6 +111,10 @@ class NamedOption:
             return msgspec.convert(plain, self.type)
         except msgspec.ValidationError:
             wanted = " or ".join(dict.fromkeys(_WORDS.get(kind, "a list") for kind in kinds if kind is not NoneType))
+            if hasattr(value, "shape"):
+                raise UsageError(
+                    f"{self.name} must be {wanted}, not an array; arrays come with the rows: (X, y, weights)."
+                ) from None
             raise UsageError(f"{named(self.name, value)} must be {wanted}.") from None
 
     def value(self, record: msgspec.Struct) -> Any:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from flegel import Algorithm, DataPoint, Kernels, Sample
+from flegel import Algorithm, DataPoint, Kernels, Sample, Statistics
 from flegel.algorithms.points import add_to, nearest
 from flegel.checks import speed_advice
 from flegel.checks.conformance import Trial
@@ -58,6 +58,29 @@ class Shifted(Frugal):
         return Move(x, nearest(x, parameter))
 
 
+class Squares(Algorithm):
+    """What a point adds is the same under every θ."""
+
+    def initParameter(self, sample: Sample, rng: np.random.Generator) -> Any:
+        return np.zeros((sample.columns, sample.columns))
+
+    def contribution(self, dataPoint: DataPoint, parameter: Any) -> Any:
+        return np.outer(dataPoint.features, dataPoint.features)
+
+    def updateParameter(self, aggregator: Any, oldParameter: Any) -> Any:
+        return aggregator * 1.0
+
+
+class CountedSquares(Squares):
+    """Says so."""
+
+    statistics = Statistics(constant=True)
+
+    def contributions(self, features: Any, labels: Any, weights: Any, parameter: Any) -> Any:
+        each = np.ones(len(features)) if weights is None else weights
+        return (features * each[:, None]).T @ features
+
+
 def advice(algorithm: Algorithm) -> list[str]:
     rows = np.ones((64, 28), np.float32)
     return list(speed_advice._advice(Trial(algorithm, rows, np.zeros(64), np.dtype(np.float32))))
@@ -87,3 +110,24 @@ def test_a_class_that_is_interpreted_hears_why_and_a_fast_one_only_its_speed(mon
     assert "no such thing" in speed_advice.speed_advice(Wasteful())[1]
     monkeypatch.setattr(speed_advice, "_timed", lambda trial: ("compiled", "", 1e-6))
     assert len(speed_advice.speed_advice(Wasteful())) == 1
+
+
+def test_a_contribution_that_does_not_depend_on_theta_is_named_where_it_is_not_declared() -> None:
+    assert [said for said in advice(Squares()) if "Statistics(constant=True)" in said]
+    assert not [said for said in advice(CountedSquares()) if "Statistics(constant=True)" in said]
+
+
+def test_each_timed_pass_of_a_class_that_counts_points_once_counts_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted: list[int] = []
+    contributions = CountedSquares.contributions
+
+    def counting(self: Any, features: Any, *others: Any) -> Any:
+        counted.append(len(features))
+        return contributions(self, features, *others)
+
+    monkeypatch.setattr(CountedSquares, "contributions", counting)
+    trial = Trial(CountedSquares(), np.ones((64, 28), np.float32), np.zeros(64), np.dtype(np.float32))
+    counted.clear()
+    speed_advice._timed(trial)
+    assert sum(counted) == 3 * 64
+    assert "a mark that it was counted" in speed_advice._kept(trial, "vectorized")[0]

@@ -147,7 +147,10 @@ def encode_labels(given: Any) -> tuple[Array | None, list[str] | None]:
     array = np.asarray(given.to_numpy() if hasattr(given, "to_numpy") else given)
     if array.ndim != 1:
         if array.ndim != 2 or array.shape[1] != 1:
-            raise DataError(f"The labels have the shape {array.shape}; give one label per row, as one column.")
+            raise DataError(
+                f"The labels have the shape {array.shape}; give one label per row, as one column. A class of your own that "
+                "learns several takes them as columns of the rows."
+            )
         array = array[:, 0]
     if array.dtype.kind == "O" and array.ndim == 1:
         raw = column_of(array, GIVEN_LABEL, "the given labels")

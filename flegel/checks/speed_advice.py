@@ -71,6 +71,8 @@ def _timed(trial: Trial) -> KernelTiming:
     count = trial.points if built.kind != "interpreted" else 64
     found = []
     for _ in range(3):
+        if algorithm.statistics.constant:
+            shard.state[:] = 0  # else a second pass would find every point counted
         began = clock.now()
         built.kernel(shard, pytree.read_only(trial.parameter), sums, 0, count, 0, flag)
         found.append((clock.now() - began) * trial.points / count)
@@ -84,6 +86,8 @@ def _kept(trial: Trial, kind: str) -> list[str]:
         return []
     state = trial.shard("rows").state
     room = f"keeps {state.shape[1] * state.itemsize} bytes of state a point"
+    if trial.algorithm.statistics.constant:
+        return [f"{room} (a mark that it was counted)"]
     if form.marked:
         return [f"{room} (a hidden value); statistics_of is called twice where that changes, and not where it stays"]
     if kind == "interpreted":
@@ -124,6 +128,11 @@ def _advice(trial: Trial) -> Iterator[str]:
             f"each point adds {numbers} numbers to the statistics; return only what it changes, a smaller NamedTuple, "
             "and fold that in with `aggregate`"
         )
+    if _constant_contribution(algorithm):
+        yield (
+            "contribution does not depend on θ; declare `statistics = Statistics(constant=True)`, and each point is "
+            "counted once, by `contributions` whole arrays at a time"
+        )
     if not algorithm.kernels.narrow_parameter:
         fix = "`kernels = Kernels(narrow_parameter=True)` on the class doubles the numbers in a register"
         yield f"float32 rows meet a float64 θ; {fix}"
@@ -140,6 +149,17 @@ def _advice(trial: Trial) -> Iterator[str]:
             f"line {inner} loops over columns one number at a time; nearest, squared_distance, dot and add_to of "
             "flegel.algorithms.points compute the same in vectors"
         )
+
+
+def _constant_contribution(algorithm: Algorithm) -> bool:
+    """Whether what a point adds is the same under every θ, and the class does not say so: its third argument is not
+    read."""
+    cls = type(algorithm)
+    tree = None if algorithm.statistics.constant or visit_hook(cls) != "contribution" else _parsed(cls.contribution)
+    if tree is None or not isinstance(tree, ast.Module) or not isinstance(tree.body[0], ast.FunctionDef):
+        return False
+    theta = tree.body[0].args.args[-1].arg
+    return not any(isinstance(node, ast.Name) and node.id == theta for node in ast.walk(tree))
 
 
 def _parsed(hook: object) -> ast.AST | None:

@@ -1,5 +1,6 @@
 """The block kernel of a class whose statistics are constant: points that were not counted yet are given to its
-`contributions` some at a time, as arrays. Computes nothing itself.
+`contributions` some at a time, as arrays of float64: sums of products in the precision of the rows would lose digits
+that nothing shows. Computes nothing itself.
 
 The first number of a point's state is 1 once the point is in the statistics.
 """
@@ -54,10 +55,10 @@ def one_point(algorithm: Any, point: DataPoint, parameter: Tree) -> Tree:
     """`contribution` of a class that defines `contributions`. The engine multiplies by the weight."""
     row: Any = point.features
     if isinstance(row, np.ndarray):
-        features: Any = row[None]
+        features: Any = row[None].astype(np.float64)
     else:
         columns = int(row.indices.max(initial=-1)) + 1
-        features = Sparse(np.array([0, len(row.indices)]), row.indices, row.values, columns)
+        features = Sparse(np.array([0, len(row.indices)]), row.indices, row.values.astype(np.float64), columns)
     return algorithm.contributions(features, np.array([point.label]), None, parameter)
 
 
@@ -70,13 +71,14 @@ def _width(shard: Shard) -> int:
 
 def _chosen(features: Array | Sparse, which: Any) -> Array | Sparse:
     if not isinstance(features, Sparse):
-        chosen: Array = features[which]
-        return chosen
+        return np.asarray(features[which], np.float64)
     if isinstance(which, slice):
         edges = features.indptr[which.start : which.stop + 1]
         inside = slice(int(edges[0]), int(edges[-1]))
-        return Sparse(edges - edges[0], features.indices[inside], features.values[inside], features.columns)
-    lengths = np.diff(features.indptr)[which]
-    edges = np.concatenate([[0], np.cumsum(lengths)])
-    place = np.repeat(features.indptr[which] - edges[:-1], lengths) + np.arange(edges[-1])
-    return Sparse(edges, features.indices[place], features.values[place], features.columns)
+        edges, indices, values = edges - edges[0], features.indices[inside], features.values[inside]
+    else:
+        lengths = np.diff(features.indptr)[which]
+        edges = np.concatenate([[0], np.cumsum(lengths)])
+        place = np.repeat(features.indptr[which] - edges[:-1], lengths) + np.arange(edges[-1])
+        indices, values = features.indices[place], features.values[place]
+    return Sparse(edges, indices, np.asarray(values, np.float64), features.columns)

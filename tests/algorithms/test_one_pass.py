@@ -74,6 +74,37 @@ def test_engine_keeps_a_mark_and_counts_weights(cls: type[Algorithm]) -> None:
     assert algorithm.initState(3, 6, RNG).shape == (3, 1)
 
 
+class Products(MeanOfBlocks):
+    """The second moments of the columns, written without a word of precision."""
+
+    def initParameter(self, sample: Any, rng: np.random.Generator) -> Any:
+        return np.zeros((sample.columns, sample.columns))
+
+    def contributions(self, features: Any, labels: Any, weights: Any, parameter: Any) -> Any:
+        assert weights is None or weights.dtype == np.float64
+        return Sums(float(len(features)), features.T @ features)
+
+    def initAggregator(self, sample: Any, parameter: Any) -> Any:
+        return Sums(0.0, np.zeros_like(parameter))
+
+
+def test_products_of_float32_rows_lose_no_digits() -> None:
+    rows = (np.random.default_rng(31).normal(size=(20_000, 4)) + 300.0).astype(np.float32)
+    exact = rows.astype(np.float64).T @ rows.astype(np.float64) / len(rows)
+    found = flegel.run(Products(), rows, processes="no", progress=False).parameter
+    np.testing.assert_allclose(found, exact, rtol=1e-13)
+    matrix = scipy.sparse.csr_matrix(rows)
+    seen: list[Any] = []
+
+    def contributions(features: Any, labels: Any, weights: Any, theta: Any) -> Any:
+        seen.append(features.values.dtype)
+        return np.zeros(1)
+
+    shard = make_shard(Sparse(matrix.indptr, matrix.indices, matrix.data, 4), None, np.zeros((20_000, 1), np.int64))
+    counting_kernel(contributions)(shard, np.zeros(1), np.zeros(1), 0, 20_000, 0, new_flag())
+    assert set(seen) == {np.dtype(np.float64)}
+
+
 def test_contributions_need_constant_statistics() -> None:
     with pytest.raises(UsageError, match=r"declare `statistics = Statistics\(constant=True\)`"):
         type("Wrong", (Algorithm,), {"contributions": lambda self, *given: None})

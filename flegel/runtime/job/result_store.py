@@ -31,7 +31,7 @@ from flegel.declarations.optional import hook
 from flegel.errors import StorageError, UsageError, nearest
 from flegel.job import AlgorithmRef
 from flegel.loading.array_files import read_npz
-from flegel.loading.class_source import in_plain, instantiate, reference
+from flegel.loading.class_source import in_plain, instantiate, reference, with_hyper
 from flegel.loading.code_gate import Consent
 from flegel.loading.damage import damage_as
 from flegel.loading.documents import read_json, read_records
@@ -356,8 +356,14 @@ def _flush_folder(path: Path) -> None:
         os.close(descriptor)
 
 
-def load(folder: str | os.PathLike[str], *, algorithm: Algorithm | None = None, trust_code: bool = False) -> Model:
-    """A saved model. A user's own class runs only when `trust_code` is given, or comes in as `algorithm`."""
+def load(
+    folder: str | os.PathLike[str],
+    *,
+    algorithm: Algorithm | type[Algorithm] | None = None,
+    trust_code: bool = False,
+) -> Model:
+    """A saved model. A user's own class runs only when `trust_code` is given, or comes in as `algorithm`, as the class
+    or as one with its hyper-parameters."""
     path = Path(folder)
     if path.name in ("model.json", "model.npz") and path.is_file():
         path = path.parent
@@ -380,6 +386,8 @@ def load(folder: str | os.PathLike[str], *, algorithm: Algorithm | None = None, 
     if algorithm is None and (manifest.algorithm.builtin or trust_code):
         with damage_as(f"The model in {path} is damaged: {manifest.algorithm.name[:80]} cannot be made of it"):
             algorithm = _made(path, manifest, trust_code)
+    elif isinstance(algorithm, type):
+        algorithm = with_hyper(algorithm, manifest.algorithm)
     return Model(manifest, arrays, algorithm)
 
 

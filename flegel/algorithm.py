@@ -95,6 +95,11 @@ class HyperParameter:
     file: NamesFile | None = None
     """Where it may name a file: how that is told."""
 
+    @property
+    def holds_arrays(self) -> bool:
+        """Whether it takes an array, and no name of a file."""
+        return self.file is None and _takes_arrays(self.type)
+
     def convert(self, value: Any, owner: str) -> Any:
         """The value in the declared type; from text too, because the command line has nothing else."""
         if _takes_arrays(self.type) and isinstance(value, (np.ndarray, list)):

@@ -28,7 +28,7 @@ def make_algorithm(word: str, settings: list[str] | None) -> Any:
     from flegel.runtime.job.find_algorithm import find_algorithm
 
     cls = find_algorithm(word)
-    hyper: dict[str, str] = {}
+    hyper: dict[str, Any] = {}
     for setting in settings or []:
         name, equals, value = setting.partition("=")
         if not equals or not name:
@@ -38,7 +38,20 @@ def make_algorithm(word: str, settings: list[str] | None) -> Any:
     for name, path in files_of(markers, hyper).items():
         if Path(path).expanduser().exists():  # otherwise the algorithm says what is wrong with the word as it was typed
             hyper[name] = absolute(path)
+    for name, known in cls.hyper_parameters().items():
+        if known.holds_arrays and str(hyper.get(name, "")).endswith(".npy"):
+            hyper[name] = array_of(name, hyper[name])
     return cls(**hyper)
+
+
+def array_of(name: str, path: str) -> Any:
+    """The array of a file that `--set name=FILE.npy` names."""
+    from flegel.loading.array_files import read_npy
+
+    try:
+        return read_npy(Path(path).expanduser(), UsageError)
+    except OSError as error:
+        raise UsageError(f"--set {name}={path} cannot be read: {error.strerror or error}.") from None
 
 
 def open_rows(

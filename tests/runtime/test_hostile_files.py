@@ -267,3 +267,20 @@ def test_labels_that_are_neither_numbers_nor_words_are_one_sentence(tmp_path: Pa
     np.savez(tmp_path / "rows.npz", X=ROWS, y=np.zeros(12, "V8"))
     with pytest.raises(DataError, match=r"y holds .* values; save numbers or words|damaged"):
         flegel.datasets.open_data(tmp_path / "rows.npz")
+
+
+def test_an_array_of_an_own_class_comes_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    np.save("start.npy", ROWS[:2])
+    (tmp_path / "mine.py").write_text(
+        "import numpy as np\nfrom flegel import Algorithm\n\n\nclass Mine(Algorithm):\n    start: np.ndarray\n\n"
+        "    def initParameter(self, sample, rng):\n        return self.start * 1.0\n\n"
+        "    def contribution(self, dataPoint, parameter):\n        return dataPoint.features\n\n"
+        "    def updateParameter(self, aggregator, oldParameter):\n        return oldParameter\n"
+    )
+    np.testing.assert_array_equal(make_algorithm("mine.py:Mine", ["start=start.npy"]).start, ROWS[:2])
+    with pytest.raises(UsageError, match=r"--set start=absent\.npy cannot be read"):
+        make_algorithm("mine.py:Mine", ["start=absent.npy"])
+    Path("start.npy").write_bytes(b"no array")
+    with pytest.raises(UsageError, match=r"start\.npy is no array of numbers"):
+        make_algorithm("mine.py:Mine", ["start=start.npy"])

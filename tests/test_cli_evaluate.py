@@ -11,10 +11,12 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import flegel
+from flegel import Algorithm
 from flegel.algorithms.kmeans import KMeans
 from flegel.algorithms.lr import LR
 from flegel.cli.main import app
 from flegel.errors import UsageError
+from flegel.terminal.display import summary
 
 
 def flegel_(*words: str) -> Result:
@@ -90,8 +92,13 @@ def test_a_class_without_evaluate_says_so(folder: Path) -> None:
     rows = np.load(folder / "numbers.npy")[:, :2]
     result = flegel.run(KMeans(k=2), rows, workers=1, processes=False, max_iterations=2)
     result.algorithm = Silent(k=2)
-    with pytest.raises(UsageError, match="Silent defines no evaluate"):
+    with pytest.raises(UsageError, match="Silent defines no evaluate; use predict"):
         result.evaluate(rows)
+    Silent.predict = Algorithm.predict  # type: ignore[method-assign]
+    with pytest.raises(UsageError, match="it needs that hook"):
+        result.evaluate(rows)
+    result.model = "saved"
+    assert "flegel.load('saved').parameters is θ" in summary(result)[-1]
 
 
 def test_data_show_names_options_as_they_are_typed(tmp_path: Path) -> None:

@@ -95,5 +95,6 @@ moment. On a busy machine:
 
 Records of a busy machine are low and hide slowdowns. At a load of 19 on two cores, with a quarter added to the time, a
 barrier was red (0.214 instead of the recorded 0.292; 0.352 with nothing added), a pass was green (1.489 instead of
-1.547; 1.677 with nothing added), and so was a small job (0.255 instead of 0.269). Keep records of an idle machine.
+1.547; 1.677 with nothing added), and so was a small job (0.255 instead of 0.269; 0.270 with nothing added: noise was
+as large). Keep records of an idle machine.
 """.splitlines()

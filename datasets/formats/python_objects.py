@@ -148,8 +148,8 @@ def encode_labels(given: Any) -> tuple[Array | None, list[str] | None]:
     if array.ndim != 1:
         if array.ndim != 2 or array.shape[1] != 1:
             raise DataError(
-                f"The labels have the shape {array.shape}; give one label per row, as one column. A class of your own that "
-                "learns several takes them as columns of the rows."
+                f"The labels have the shape {array.shape}; give one label per row, as one column. A class of your "
+                "own that learns several takes them as columns of the rows."
             )
         array = array[:, 0]
     if array.dtype.kind == "O" and array.ndim == 1:

@@ -87,7 +87,8 @@ def evaluate(model: FittedModel, treatment: Treatment, table: Any, labels: Any) 
     rows, known = _rows_and_labels(model, treatment, table, labels, "evaluate")
     found = model.algorithm.evaluate(rows, known, pytree.present(model.parameter))
     if found is None:
-        raise UsageError(f"{type(model.algorithm).__name__} defines no evaluate; use predict.")
+        name, without = type(model.algorithm).__name__, type(model.algorithm).predict is Algorithm.predict
+        raise UsageError(f"{name} defines no evaluate; {'it needs that hook' if without else 'use predict'}.")
     return found
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from typing import IO, TYPE_CHECKING, Any
 
+from flegel.algorithm import Algorithm
 from flegel.loading.class_source import is_built_in
 from flegel.machine.coordinator.observation import FOLLOWED_AT, JobSnapshot
 from flegel.plan.termination import FAILED_OUTCOMES
@@ -95,7 +96,12 @@ def summary(result: Result, own_class: bool | None = None) -> list[str]:
     if result.model:
         holds_code = own_class if own_class is not None else not is_built_in(result.algorithm)
         own = " --trust-code" if holds_code else ""
-        lines.append(f"saved to {result.model}; use it with: flegel predict {result.model} --data …{own}")
+        applied = f"use it with: flegel predict {result.model} --data …{own}"
+        if own_class is None and type(result.algorithm).predict is Algorithm.predict:
+            applied = (
+                f"{type(result.algorithm).__name__} defines no predict; flegel.load({result.model!r}).parameters is θ"
+            )
+        lines.append(f"saved to {result.model}; {applied}")
     return lines
 
 

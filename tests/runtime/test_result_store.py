@@ -208,6 +208,7 @@ def test_code_inside_a_model_runs_only_when_it_is_trusted(tmp_path: Path) -> Non
     with pytest.raises(UsageError, match="does not define predict"):
         flegel.load(tmp_path / "m", trust_code=True).predict(ROWS)
     assert flegel.load(tmp_path / "m", algorithm=users.DenseMean()).parameter.count == 1.0
+    assert flegel.load(tmp_path / "m", algorithm=users.DenseMean).parameter.count == 1.0, "the class itself"
 
 
 def test_rows_of_another_width_are_refused(tmp_path: Path) -> None:

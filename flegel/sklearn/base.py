@@ -76,9 +76,10 @@ class EngineEstimator(CallbackSupportMixin, BaseEstimator):  # type: ignore[misc
             accept_sparse=sparse,
             dtype=FLOAT_TYPES,
             order="C",
-            accept_large_sparse=False,
+            accept_large_sparse=True,
             **options,
         )
+        rows = (_short_indices(rows[0]), *rows[1:]) if isinstance(rows, tuple) else _short_indices(rows)
         self._check_sign(rows[0] if isinstance(rows, tuple) else rows)
         return rows
 
@@ -224,3 +225,13 @@ def for_engine(X: Any) -> Any:
 def share(old: float, new: float) -> float:
     """The part that new rows have in all rows so far."""
     return new / (old + new) if old + new > 0 else 1.0
+
+
+def _short_indices(rows: Any) -> Any:
+    """Sparse rows whose places are numbers of 32 bits, as kernels take them; others as they are."""
+    if not scipy.sparse.issparse(rows) or rows.indices.dtype == rows.indptr.dtype == np.int32:
+        return rows
+    if max(rows.nnz, rows.shape[1]) > np.iinfo(np.int32).max:
+        raise ValueError(f"Only up to {np.iinfo(np.int32).max:,} columns and values of sparse rows are accepted.")
+    places = rows.indices.astype(np.int32), rows.indptr.astype(np.int32)
+    return type(rows)((rows.data, *places), shape=rows.shape)

@@ -590,3 +590,15 @@ def test_a_category_of_another_type_differs_from_all_others() -> None:
     model = KPrototypes(n_clusters=2, categorical=[1], random_state=0).fit(rows)
     strange = np.array([[0.0, 3], [9.0, "x"]], object)
     assert list(model.predict(strange)) == [model.labels_[0], model.labels_[2]]
+
+
+@pytest.mark.parametrize("form", [scipy.sparse.csr_matrix, scipy.sparse.csr_array])
+def test_places_of_64_bits_are_taken_and_left_as_they_are(form: Any) -> None:
+    short = scipy.sparse.random(80, 12, 0.4, format="csr", random_state=3)
+    long = form(short)
+    long.indices, long.indptr = long.indices.astype(np.int64), long.indptr.astype(np.int64)
+    classes = np.arange(80) % 3
+    model = LogisticRegression(random_state=0).fit(long, classes)
+    np.testing.assert_array_equal(model.coef_, LogisticRegression(random_state=0).fit(short, classes).coef_)
+    np.testing.assert_array_equal(model.predict(long), model.predict(short))
+    assert long.indices.dtype == np.int64

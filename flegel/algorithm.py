@@ -353,6 +353,11 @@ def visit_hooks(cls: type[Algorithm]) -> list[Any]:
     return [getattr(cls, each) for each in ((name, "statistics_of") if name == "hidden" else (name,))]
 
 
+def predicts(algorithm: Algorithm) -> bool:
+    """Whether its class defines `predict`."""
+    return type(algorithm).predict is not Algorithm.predict
+
+
 def keep_contributions(algorithm: Algorithm, sample: Sample, parameter: Tree) -> None:
     """Find out what the engine keeps of each point, from one of them, where the class returns contributions."""
     form = visit_hook(type(algorithm))

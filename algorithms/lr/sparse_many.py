@@ -152,23 +152,14 @@ def _add_outer(rows, state, before, marks, metric, curvature, k):
 
 
 @njit(nogil=True, cache=True)
-def _fetch(target, parts, low, high):
-    """parts = the transposed target, of these columns."""
+def _copy(source, target, low, high):
+    """These columns of sums, from or to the ones kept by column, which have room for whole cache lines of outputs."""
+    outputs = min(source.shape[1], target.shape[1])
     for begin in range(low, high, OUTPUTS_AT_ONCE):
         end = min(begin + OUTPUTS_AT_ONCE, high)
-        for k in range(target.shape[0]):
+        for k in range(outputs):
             for t in range(begin, end):
-                parts[t, k] = target[k, t]
-
-
-@njit(nogil=True, cache=True)
-def _store(parts, target, low, high):
-    """target = the transposed parts, of these columns."""
-    for begin in range(low, high, OUTPUTS_AT_ONCE):
-        end = min(begin + OUTPUTS_AT_ONCE, high)
-        for k in range(target.shape[0]):
-            for t in range(begin, end):
-                target[k, t] = parts[t, k]
+                target[t, k] = source[t, k]
 
 
 def _zeros(columns: int, width: int) -> Array:
@@ -203,7 +194,7 @@ class ManyClasses:
         self._take(parameter)
         diagonal, sums, self._has_bends = is_diagonal(parameter, aggregator), opened(aggregator), False
         reached, end, all_columns = start, min(end, shard.points), (0, shard.columns + 1)
-        _fetch(aggregator.gradient, self._parts, *all_columns)
+        _copy(aggregator.gradient.T, self._parts, *all_columns)
         while reached < end:
             first, stop = reached, min(reached + ROWS_AT_ONCE, end)
             reached = self._decide(shard, parameter, first, stop, first, flag)
@@ -239,8 +230,8 @@ class ManyClasses:
         _add_sums(*some[1:], parameter.classes, counts, np.zeros(SUMS))
         self._add_columns(some, parameter, True, 0, 0)
         for target in (np.zeros((outputs, columns + 1)), np.zeros((outputs, 1, columns + 1))[:, 0]):
-            _fetch(target, self._parts, 0, 0)
-            _store(self._parts, target, 0, 0)
+            _copy(target.T, self._parts, 0, 0)
+            _copy(self._parts, target.T, 0, 0)
         if parameter.internal_visit[5] == 1.0:
             _add_outer(some.rows, *some[3:], parameter.internal_metric, np.zeros((outputs, 1, 1)), 0)
 
@@ -263,7 +254,7 @@ class ManyClasses:
         diagonal = is_diagonal(parameter, aggregator)
         if part < columns:
             edges = self._edges[part : part + 2]
-            _fetch(aggregator.gradient, self._parts, *edges)
+            _copy(aggregator.gradient.T, self._parts, *edges)
             if self._has_bends:
                 self._fetch_bends(aggregator, diagonal, *edges)
             self._add_columns(some, parameter, diagonal, *edges)
@@ -328,13 +319,13 @@ class ManyClasses:
 
     def _fetch_bends(self, aggregator: Any, diagonal: bool, low: int, high: int) -> None:
         if diagonal:
-            _fetch(aggregator.curvature[:, 0], self._bent_parts, low, high)
+            _copy(aggregator.curvature[:, 0].T, self._bent_parts, low, high)
 
     def _finish(self, aggregator: Any, diagonal: bool, low: int, high: int) -> None:
         """Sums of columns go to the statistics."""
-        _store(self._parts, aggregator.gradient, low, high)
+        _copy(self._parts, aggregator.gradient.T, low, high)
         if diagonal and self._has_bends:
-            _store(self._bent_parts, aggregator.curvature[:, 0], low, high)
+            _copy(self._bent_parts, aggregator.curvature[:, 0].T, low, high)
 
 
 class Changed(NamedTuple):

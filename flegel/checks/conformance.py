@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from flegel.algorithm import Algorithm, merges_reports
+from flegel.algorithm import Algorithm, merges_reports, predicts
 from flegel.core import pytree
 from flegel.core.pytree import Array, Tree
 from flegel.core.shard import Shard, Sparse, make_shard, unit_rows
@@ -407,7 +407,7 @@ def _answers(trial: Trial) -> bool:
     trial.require(value is None or bool(np.isfinite(value)), f"objective returns {value}")
     verdict = trial.algorithm.terminationCheck(pytree.present(total), 1)
     trial.require(isinstance(verdict, bool | np.bool_), f"terminationCheck returns {verdict!r}, not True or False")
-    if type(trial.algorithm).predict is not Algorithm.predict:
+    if predicts(trial.algorithm):
         found = trial.algorithm.predict(trial.features, pytree.present(parameter))
         trial.require(len(found) == trial.points, "predict does not return one answer per row")
     return True

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from flegel.algorithm import Algorithm, Evaluation
+from flegel.algorithm import Algorithm, Evaluation, predicts
 from flegel.core import pytree
 from flegel.core.pytree import Array, Tree
 from flegel.core.shard import Sparse
@@ -87,8 +87,8 @@ def evaluate(model: FittedModel, treatment: Treatment, table: Any, labels: Any) 
     rows, known = _rows_and_labels(model, treatment, table, labels, "evaluate")
     found = model.algorithm.evaluate(rows, known, pytree.present(model.parameter))
     if found is None:
-        name, without = type(model.algorithm).__name__, type(model.algorithm).predict is Algorithm.predict
-        raise UsageError(f"{name} defines no evaluate; {'it needs that hook' if without else 'use predict'}.")
+        instead = "use predict" if predicts(model.algorithm) else "it needs that hook"
+        raise UsageError(f"{type(model.algorithm).__name__} defines no evaluate; {instead}.")
     return found
 
 

@@ -43,8 +43,8 @@ def options() -> dict[str, object]:
     return {name: kind for model in models().values() for name, kind in model.options().items()}
 
 
-def make_policy(spec: SyncSpec) -> SyncModel:
-    """The model that was asked for; options that it does not have are refused."""
+def model_of(spec: SyncSpec) -> type[SyncModel]:
+    """The class of the model that was asked for."""
     known = models()
     if spec.model not in known:
         if spec.model.endswith(PUBLISHED) and spec.model.removesuffix(PUBLISHED) in known:
@@ -52,7 +52,13 @@ def make_policy(spec: SyncSpec) -> SyncModel:
             ours = spec.name.removesuffix(PUBLISHED)
             raise UsageError(f"{ours} has no other form in a paper; {', '.join(having)} have one.")
         raise UsageError(f"No synchronization model is called {spec.name!r}{nearest(spec.name, list(known))}")
-    own = known[spec.model].options()
+    return known[spec.model]
+
+
+def make_policy(spec: SyncSpec) -> SyncModel:
+    """The model that was asked for; options that it does not have are refused."""
+    chosen_model, known = model_of(spec), models()
+    own = chosen_model.options()
     given = {name: getattr(spec, name) for name in spec.__struct_fields__ if name not in ("name", "published")}
     for switch, value in given.items():
         if value not in (None, "off") and switch not in own:
@@ -62,7 +68,7 @@ def make_policy(spec: SyncSpec) -> SyncModel:
             raise UsageError(f"{spec.model} has no {option(switch)}; it is an option of {', '.join(having)}.")
     _check(spec)
     chosen = {switch: given[switch] for switch in own if given.get(switch) is not None}
-    return known[spec.model](**{name: value for name, value in chosen.items() if name not in BALANCE_OPTIONS})
+    return chosen_model(**{name: value for name, value in chosen.items() if name not in BALANCE_OPTIONS})
 
 
 def balance_mode(spec: SyncSpec, workers: int) -> str:

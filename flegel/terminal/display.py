@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import IO, TYPE_CHECKING, Any
 
-from flegel.algorithm import Algorithm
+from flegel.algorithm import predicts
 from flegel.loading.class_source import is_built_in
 from flegel.machine.coordinator.observation import FOLLOWED_AT, JobSnapshot
 from flegel.plan.termination import FAILED_OUTCOMES
@@ -97,7 +97,7 @@ def summary(result: Result, own_class: bool | None = None) -> list[str]:
         holds_code = own_class if own_class is not None else not is_built_in(result.algorithm)
         own = " --trust-code" if holds_code else ""
         applied = f"use it with: flegel predict {result.model} --data …{own}"
-        if own_class is None and type(result.algorithm).predict is Algorithm.predict:
+        if own_class is None and not predicts(result.algorithm):
             applied = (
                 f"{type(result.algorithm).__name__} defines no predict; flegel.load({result.model!r}).parameters is θ"
             )

@@ -603,6 +603,11 @@ def test_what_is_about_several_workers_has_no_team(job: Job, reason: str) -> Non
     assert found.threads == 0 and reason in found.reason
 
 
+def test_an_unknown_model_is_refused_before_a_team_is_chosen() -> None:
+    with pytest.raises(flegel.UsageError, match="did you mean 'fsp'"):
+        team_for(Job(sync=SyncSpec("fps")), KMeans(k=10), open_data(ROWS))
+
+
 def test_classes_that_a_team_cannot_train_say_why() -> None:
     assert "between two points" in team_for(Job(), NMF(rank=2, solver="sgd"), open_data(ROWS)).reason
     assert "random numbers" in team_for(Job(), Draws(), open_data(ROWS)).reason

@@ -21,7 +21,7 @@ from flegel.loading.class_source import is_built_in
 from flegel.params.ledger import sums_alone
 from flegel.runtime.job.request import pass_work
 from flegel.runtime.system.processors import computing_threads
-from flegel.sync import models
+from flegel.sync import model_of
 from flegel.wording import counted
 
 _lock = threading.Lock()
@@ -72,7 +72,7 @@ def _sees_theta_itself(algorithm: Algorithm) -> bool:
 def team_for(job: Job, algorithm: Algorithm, data: Dataset) -> TeamChoice:
     """The team of a job that was given no number of workers. Several workers where a class, a model or an option is
     about them; then the reason says so."""
-    model = models().get(job.sync.model)
+    model = model_of(job.sync)
     about_workers = {
         "topologies": job.topology != "coordinator",
         "gates": job.sites.gates_workers,
@@ -81,7 +81,7 @@ def team_for(job: Job, algorithm: Algorithm, data: Dataset) -> TeamChoice:
     }
     if reason := _needs_single_threads(job, algorithm):
         return TeamChoice(0, reason)
-    if model is None or not model.all_report:
+    if not model.all_report:
         return TeamChoice(0, f"{job.sync.name} is about several workers")
     for name, given in about_workers.items():
         if given:

@@ -465,6 +465,8 @@ class LR(Algorithm):
             search = search._replace(checked=checked)
         if self._separated(value, parameter):
             known = min(known, value / start)  # the minimum is 0
+        if not self.l1:
+            known = min(known, curvature.bound_of_gap(gradient, penalty=self._penalty) / max(value, 1e-4 * start))
         search = search._replace(
             best=min(value, search.best),
             measured=search.measured + 1.0,

@@ -6,8 +6,9 @@
 Tables are drawn from a fresh seed, which is printed: rows of which one or several are up to a million times as long as
 the others, long tails, collinear columns, columns of different scales and offsets, classes that a plane divides, rare
 categories of one class, weights over many powers of ten, few entries in a row, more columns than rows, float32, sparse
-rows of as many columns; 2 to 20 classes; without a penalty, and with one of C = 1e-4 to 1e4. Peers are scikit-learn's solvers with a tolerance of 1e-10 and SciPy's L-BFGS; what every one of
-them and the job found is judged by one objective in float64. Each job has a synchronization model, and workers in
+rows of as many columns; 2 to 20 classes; without a penalty, and with one of C = 1e-4 to 1e4. Peers are scikit-learn's
+solvers with a tolerance of 1e-10 and SciPy's L-BFGS; what every one of them and the job found is judged by one
+objective in float64. Each job has a synchronization model, and workers in
 threads, as one worker, or in processes. Printed for every table: how far the job is above the best peer, what it said,
 its passes, and processor seconds of both. A job is `silent` that says "converged" above the minimum by more than
 twice its tolerance (and 1e-12 of the trivial model's objective). Asserts nothing.

@@ -182,10 +182,7 @@ def _column(table: Any, name: str) -> Array:
     if place is None:
         known = nearest(name, given.names) if given.named else f"; its columns are 0 to {len(given.names) - 1}."
         raise UsageError(f"{given.origin} has no column {name!r}{known}")
-    parts = [column for (column,) in given.chunks([place])]
-    return np.concatenate(
-        [np.array([*part.texts, None], object)[part.values] if part.textual else part.values for part in parts]
-    )
+    return given.whole(place)
 
 
 def _place(name: str, names: Sequence[str], named: bool) -> int | None:

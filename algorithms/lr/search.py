@@ -274,7 +274,7 @@ class Curvature(NamedTuple):
         alone bends every weight by l2, so it is ‖∇‖²/(2·l2) without a bias. A bias has no penalty; its part is taken
         from its own curvature, and the whole is multiplied by `lr.bound_with_bias`, as a step of the bias changes the
         slopes of the weights."""
-        if not penalty.l2:
+        if not penalty.l2 or not self.summed:
             return NOT_YET
         slopes = gradient[:, :-1]
         bound = float(np.einsum("kt,kt->", slopes, slopes)) / (2.0 * penalty.l2)

@@ -1,7 +1,8 @@
 """Does a linear model that says "converged" have the minimum of the best library, on tables that nobody prepared?
 
     python -m bench.micro.linear_minimum [--tables 60] [--seed N] [--models lr lr-many poisson gamma huber linearsvm
-                                         ridge lasso elasticnet] [--sync bsp fsp asp] [--json FILE]
+                                         ridge lasso elasticnet] [--sync bsp fsp asp] [--converged-only]
+                                         [--against lr.estimated_gap_by_pairs=2] [--json FILE]
 
 Tables are drawn from a fresh seed, which is printed: rows of which one or several are up to a million times as long as
 the others, long tails, collinear columns, columns of different scales and offsets, classes that a plane divides, rare
@@ -11,7 +12,8 @@ solvers with a tolerance of 1e-10 and SciPy's L-BFGS; what every one of them and
 objective in float64. Each job has a synchronization model, and workers in
 threads, as one worker, or in processes. Printed for every table: how far the job is above the best peer, what it said,
 its passes, and processor seconds of both. A job is `silent` that says "converged" above the minimum by more than
-twice its tolerance (and 1e-12 of the trivial model's objective). Asserts nothing.
+twice its tolerance (and 1e-12 of the trivial model's objective). With `--converged-only` peers train only where the job
+said so. `--against` trains each table once more with other settings, for the passes. Asserts nothing.
 """
 
 from __future__ import annotations
@@ -277,13 +279,15 @@ def algorithm_of(table: Table) -> Any:
     return made[table.model](l2=table.l2)
 
 
-def trained(table: Table, sync: str, workers: str) -> Any:
+def trained(table: Table, sync: str, workers: str, settings: dict[str, float]) -> Any:
     data = (table.rows, table.labels) if table.weights is None else (table.rows, table.labels, table.weights)
     staff: dict[str, Any] = {
         "inline": {"workers": 1, "processes": "no"}, "team": {"processes": "no", "threads": 2},
         "processes": {"workers": 2, "processes": "yes"},
     }[workers]  # fmt: skip
-    return flegel.run(algorithm_of(table), data, sync=sync, max_seconds=SECONDS, progress=False, **staff)
+    return flegel.run(
+        algorithm_of(table), data, sync=sync, max_seconds=SECONDS, progress=False, settings=settings, **staff
+    )
 
 
 def passes_of(result: Any) -> float:
@@ -291,28 +295,32 @@ def passes_of(result: Any) -> float:
     return float(min(np.atleast_1d(result.rows[-1].get("passes", 0.0))))
 
 
-def compared(table: Table, sync: str, workers: str) -> dict[str, Any]:
+def compared(
+    table: Table, sync: str, workers: str, converged_only: bool = False, against: dict[str, float] | None = None
+) -> dict[str, Any]:
     objective = Objective(table)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         began = time.process_time()
-        result = trained(table, sync, workers)
+        result = trained(table, sync, workers, {})
         used = time.process_time() - began
-        best, peer_used = peers(table, objective)
+        other = trained(table, sync, workers, against) if against else None
+        asked = result.converged or not converged_only
+        best, peer_used = peers(table, objective) if asked else (np.nan, 0.0)
     parameter = result.parameter
     scale = float(parameter.shape[0]) if table.model == "huber" else 1.0
     mine = objective(objective.packed(parameter.weights, parameter.bias, scale))[0]
     trivial = abs(objective(objective.start())[0])
     above = (mine - best) / max(abs(best), 1e-300)
     tolerance = 1e-4 if table.model.startswith("lr") else 1e-8
-    worse = mine - best > 2.0 * tolerance * max(abs(best), 1e-4 * trivial)
+    worse = not asked or mine - best > 2.0 * tolerance * max(abs(best), 1e-4 * trivial)
     reported = abs(float(result.objective) - mine) > 1e-3 * max(abs(mine), 1e-6 * trivial)
     verdict = ("silent" if result.converged and not result.warnings else "told") if worse else "ok"
     return {
         "table": table.words, "sync": sync, "workers": workers, "objective": mine, "peer": best, "above": above,
         "converged": bool(result.converged), "verdict": "misreported" if reported and result.converged else verdict,
         "passes": passes_of(result), "seconds": used, "peer_seconds": peer_used,
-        "said": [result.reason, *result.warnings],
+        "said": [result.reason, *result.warnings], "passes_against": None if other is None else passes_of(other),
     }  # fmt: skip
 
 
@@ -325,6 +333,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--models", nargs="+", default=list(MODELS), choices=MODELS)
     parser.add_argument("--sync", nargs="+", default=["bsp", "fsp", "asp"])
     parser.add_argument("--workers", nargs="+", default=["inline", "team"], choices=WORKERS)
+    parser.add_argument("--converged-only", action="store_true")
+    parser.add_argument("--against", nargs="*", default=[], help="settings, as NAME=VALUE")
     parser.add_argument("--json", default="")
     given = parser.parse_args(arguments)
     seed = secrets.randbelow(2**31) if given.seed is None else given.seed
@@ -336,7 +346,8 @@ def main(arguments: list[str] | None = None) -> int:
         sync, workers = str(rng.choice(given.sync)), str(rng.choice(given.workers))
         if workers == "team" and sync == "asp":
             workers = "inline"  # models without rounds that can be repeated have no teams
-        one = compared(table, sync, workers)
+        against = {name: float(value) for name, _, value in (each.partition("=") for each in given.against)}
+        one = compared(table, sync, workers, given.converged_only, against)
         found.append(one)
         told = "converged" if one["converged"] else one["said"][0][:40]
         print(
@@ -358,6 +369,15 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
+def passes_of_both(found: list[dict[str, Any]]) -> dict[str, float]:
+    """Passes relative to those with the other settings: of all tables, and of the half that took the fewest then."""
+    both = sorted((one["passes_against"], one["passes"]) for one in found if one["passes_against"])
+    if not both:
+        return {}
+    shares = {"all": both, "easy": both[: max(len(both) // 2, 1)]}
+    return {f"passes_{name}": sum(new for _, new in few) / sum(old for old, _ in few) for name, few in shares.items()}
+
+
 def summarized(found: list[dict[str, Any]]) -> dict[str, Any]:
     """By model: how many of each verdict, and of those that converged the worst and the usual distance."""
     made: dict[str, Any] = {}
@@ -370,7 +390,7 @@ def summarized(found: list[dict[str, Any]]) -> dict[str, Any]:
             "told": sum(one["verdict"] == "told" for one in mine),
             "median_above": statistics.median(done) if done else None, "worst_above": max(done, default=None),
             "median_passes": statistics.median(one["passes"] for one in mine),
-            "worst_passes": max(one["passes"] for one in mine),
+            "worst_passes": max(one["passes"] for one in mine), **passes_of_both(mine),
         }  # fmt: skip
     return made
 

@@ -435,12 +435,12 @@ def test_gaps_of_npz_files_are_treated_like_those_of_npy(tmp_path: Path, words: 
     np.savez(tmp_path / "rows.npz", X=rows, y=labels)
     np.save(tmp_path / "rows.npy", rows)
     for missing in ("mean", "median", "drop", "indicator"):
-        data, other = open_data(tmp_path / "rows.npz", missing=missing), open_data(tmp_path / "rows.npy", missing=missing)
+        data, other = (open_data(tmp_path / name, missing=missing) for name in ("rows.npz", "rows.npy"))
         features, found = data.load()
         np.testing.assert_array_equal(features, other.load()[0])
         kept = [1, 3] if missing == "drop" else [0, 1, 2, 3]
         np.testing.assert_array_equal(found, (labels == labels[3])[kept])
-    with pytest.raises(DataError, match="row 1, column 2 is nan.*leaves such rows out"):
+    with pytest.raises(DataError, match=r"row 1, column 2 is nan.*leaves such rows out"):
         open_data(tmp_path / "rows.npz").load()
 
 
@@ -462,7 +462,8 @@ def test_files_that_are_no_tables_have_their_own_labels(tmp_path: Path) -> None:
     labels = (rows[:, 0] > 0).astype(float)
     result = flegel.run(LR(), rows, labels, progress=False)
     np.savez(tmp_path / "rows.npz", X=rows, y=labels)
-    lines = [f"{y:g} " + " ".join(f"{k + 1}:{x:.17g}" for k, x in enumerate(row)) for row, y in zip(rows, labels)]
+    both = list(zip(rows, labels, strict=True))
+    lines = [f"{y:g} " + " ".join(f"{k + 1}:{x:.17g}" for k, x in enumerate(row)) for row, y in both]
     (tmp_path / "rows.libsvm").write_text("\n".join(lines) + "\n")
     for name in ("rows.npz", "rows.libsvm"):
         assert result.evaluate(tmp_path / name).objective == pytest.approx(result.objective, rel=1e-5)

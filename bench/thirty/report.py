@@ -62,8 +62,9 @@ def page(whole: dict[str, Any]) -> str:
     lines += ["", *_wrapped(
         f"`{whole['command']}`, commit {whole['commit']}, {whole['machine']}, {facts['seconds']:.0f} s; summary: "
         "[thirty.json](thirty.json). A look-alike is generated in the shape of a table whose file is absent."
-    ), *_apart(facts["records"]), "", "| task | rows × columns | origin | Flegel | scikit-learn | gap | worst gap | Flegel, s | scikit-learn, s | "
-        "ratio |", "|---|---|---|---|---|---|---|---|---|---|"]  # fmt: skip
+    ), *_apart(facts["records"])]
+    lines += ["", "| task | rows × columns | origin | Flegel | scikit-learn | gap | worst gap | Flegel, s | "
+        "scikit-learn, s | ratio |", "|---|---|---|---|---|---|---|---|---|---|"]  # fmt: skip
     for record in facts["records"]:
         lines.append(_row(record))
     return "\n".join(lines) + "\n"

@@ -59,10 +59,14 @@ def page(whole: dict[str, Any]) -> str:
         f"As good, within {good}: {facts['as_good']} of {facts['tasks']}. Ratio of {GOAL_RATIO:g} or more: "
         f"{facts['as_fast']} of {facts['tasks']}. Goals: all, and 27 of 30."
     )]  # fmt: skip
-    lines += ["", *_wrapped(
-        f"`{whole['command']}`, commit {whole['commit']}, {whole['machine']}, {facts['seconds']:.0f} s; summary: "
-        "[thirty.json](thirty.json). A look-alike is generated in the shape of a table whose file is absent."
-    ), *_apart(facts["records"])]
+    lines += [
+        "",
+        *_wrapped(
+            f"`{whole['command']}`, commit {whole['commit']}, {whole['machine']}, {facts['seconds']:.0f} s; summary: "
+            "[thirty.json](thirty.json). A look-alike is generated in the shape of a table whose file is absent."
+        ),
+        *_apart(facts["records"]),
+    ]
     lines += ["", "| task | rows × columns | origin | Flegel | scikit-learn | gap | worst gap | Flegel, s | "
         "scikit-learn, s | ratio |", "|---|---|---|---|---|---|---|---|---|---|"]  # fmt: skip
     for record in facts["records"]:

@@ -38,6 +38,7 @@ from flegel.algorithms.lr.model import (
 from flegel.algorithms.lr.point import SUMS, visit
 from flegel.algorithms.lr.precondition import coordinates, plain, scaled
 from flegel.algorithms.lr.products import ProductKernel
+from flegel.algorithms.lr.sample_start import minimum_of_sample
 from flegel.algorithms.lr.search import (
     CAUTIOUS,
     CHECKING,
@@ -192,6 +193,25 @@ class LR(Algorithm):
         return Penalty(self.l2, self.l1)
 
     def initParameter(self, sample: Sample, rng: np.random.Generator) -> Linear:
+        """θ = 0, or the minimum for a part of the sample where two classes have few columns."""
+        start = self._zero(sample)
+        full = float(start.internal_visit[5]) == 1.0
+        if not (full and self.outputs == 1 and self.memory and not self.l1):
+            return start
+        importance, metric = start.internal_importance, start.internal_metric
+        found = minimum_of_sample(
+            sample, self._label_values, importance, self._penalty, metric, self.learning.tolerance
+        )
+        return start if found is None else self._held_at(start, found[:, :-1], found[:, -1], sample)
+
+    def _held_at(self, fresh: Linear, weights: Array, bias: Array, sample: Sample) -> Linear:
+        """`fresh` with this θ, which is held from the beginning."""
+        numbers = np.append(self._penalty.of(weights), fresh.internal_visit[1:])
+        search = begin(sample.points, self.memory, rounding_of(sample.features))
+        made = {"internal_visit": numbers, "internal_search": search}
+        return fresh._replace(weights=weights, bias=bias, **made)
+
+    def _zero(self, sample: Sample) -> Linear:
         """θ = 0 in the coordinates that the search will use; how much curvature is summed depends on the number of
         columns."""
         self.validate(sample)
@@ -233,13 +253,10 @@ class LR(Algorithm):
         self.validate(sample)
         if set(self._label_values) <= set(known):
             self.classes = list(known)
-        fresh = self.initParameter(sample, rng)
+        fresh = self._zero(sample)
         if previous.weights.shape != fresh.weights.shape or known != self._label_values:
             raise UsageError("LR: start= has other columns or classes than these data; give the classes of the start.")
-        numbers = np.append(self._penalty.of(previous.weights), fresh.internal_visit[1:])
-        search = begin(sample.points, self.memory, rounding_of(sample.features))
-        made = {"internal_visit": numbers, "internal_search": search}
-        return fresh._replace(weights=previous.weights, bias=previous.bias, **made)
+        return self._held_at(fresh, previous.weights, previous.bias, sample)
 
     def _begins_with_diagonal(self, columns: int) -> bool:
         """Steps begin with the diagonal of the second derivatives alone, and θ is held from the beginning."""

@@ -97,7 +97,9 @@ class LR(Algorithm):
     Statistics: the gradient G = Σ residual·x, each point with the residual of its last visit (`memory`, a stochastic
     average gradient), or, without memory, the sum over the interval's visits (the paper's Eq. 1); the second
     derivatives H, all of them where columns are few, otherwise their diagonal; the loss.
-    Steps: at first θ moves at every barrier by −α·H⁻¹·G with α in proportion to the visits. When a pass brings less
+    Start: with two classes and few columns the minimum for a part of the sample (`sample_start.py`), which is held;
+    otherwise 0.
+    Steps: from 0 θ moves at every barrier by −α·H⁻¹·G with α in proportion to the visits. When a pass brings less
     than 1 %, and always under `bsp` and with l1, θ is held until every point has been visited with it. Then loss and
     gradient are exact, and the step is Newton's (L-BFGS about H where H is not all there is; proximal with l1), taken
     back where the loss rose (`search.py`). Where columns are neither few nor many, L-BFGS begins with the diagonal of H
@@ -199,10 +201,8 @@ class LR(Algorithm):
         if not (full and self.outputs == 1 and self.memory and not self.l1):
             return start
         importance, metric = start.internal_importance, start.internal_metric
-        found = minimum_of_sample(
-            sample, self._label_values, importance, self._penalty, metric, self.learning.tolerance
-        )
-        return start if found is None else self._held_at(start, found[:, :-1], found[:, -1], sample)
+        found = minimum_of_sample(sample, self._label_values, importance, self.l2, metric, self.learning.tolerance)
+        return start if found is None else self._held_at(start, *found, sample)
 
     def _held_at(self, fresh: Linear, weights: Array, bias: Array, sample: Sample) -> Linear:
         """`fresh` with this θ, which is held from the beginning."""

@@ -38,7 +38,8 @@ class LogisticRegressionSettings:
         ),
     ] = 3.0
     sample_start_work: Annotated[
-        int, Setting("multiplications", "Of the second derivatives there, at most, in one step: 4 ms.", 1)
+        int,
+        Setting("multiplications", "Of the second derivatives there, at most, in one step: 4 ms.", 1, 1099511627776),
     ] = 2**24
     sample_start_steps: Annotated[int, Setting("Newton steps", "Towards that minimum, at most.", 0)] = 12
     passes_before_late_sums: Annotated[int, Setting("passes", "Before the rate of convergence is judged.")] = 20

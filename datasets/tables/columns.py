@@ -79,6 +79,13 @@ class RawTable(ABC):
         """The label and the features, by position."""
         return chosen_columns(self.names if self.named else None, len(self.names), options, self.origin)
 
+    def whole(self, k: int) -> Array:
+        """All of a column, as it is written there."""
+        parts = [column for (column,) in self.chunks([k])]
+        return np.concatenate(
+            [np.array([*part.texts, None], object)[part.values] if part.textual else part.values for part in parts]
+        )
+
     def title(self, k: int) -> str:
         """A column for messages: 'column 3 (eta)', counted from 1 as people do."""
         return column_name(self.names if self.named else None, k)

@@ -341,7 +341,8 @@ def test_the_best_parameter_measured_again_is_accepted_in_spite_of_rounding() ->
     labels = (rows[:, 0] > 0.3).astype(np.float64)
     model = LR(l2=0.1)
     sample = sample_of(rows, labels)
-    first = model.initParameter(sample, rng)
+    with using({"lr.sample_start_steps": 0}):
+        first = model.initParameter(sample, rng)
     shard = make_shard(rows, labels, model.initState(40, 3, rng), "rows")
     sums = model.initAggregator(sample, first)
     interpreted(model)(shard, first, sums, 0, 40, 0, new_flag())

@@ -738,7 +738,8 @@ def test_what_started_this_process_may_say_how_many_threads_it_has(monkeypatch: 
 
 
 def test_a_slave_limits_the_threads_of_a_team(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processors, "computing_threads", lambda: 4)
+    monkeypatch.setattr(processors, "available_processors", lambda: 4)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # as in all processes that a slave starts
     monkeypatch.setattr(processors, "_team_limits", [])
     assert [processors.threads_of_team(wanted) for wanted in (0, 1, 16)] == [0, 1, 16], "nobody has set a limit"
     for given, most in ((3, 3), (8, 4)):

@@ -8,31 +8,53 @@ barrier, so they would spin all the time, on processors that the workers need.
 from __future__ import annotations
 
 import contextlib
-import sys
+import os
 import threading
 from collections.abc import Iterator
-from functools import lru_cache
 
-from threadpoolctl import ThreadpoolController
+from flegel.runtime.system.processors import numeric_libraries
 
-_limiting = threading.Lock()
+
+class _Limit:
+    """Set by the first job of this process that needs it, lifted by the last one."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._users = 0
+        self._lifted = contextlib.ExitStack()
+
+    def enter(self) -> None:
+        with self._lock:
+            if not self._users:
+                self._lifted.enter_context(numeric_libraries().limit(limits=1, user_api="blas"))
+            self._users += 1
+
+    def leave(self) -> None:
+        with self._lock:
+            self._users -= 1
+            if not self._users:
+                self._lifted.close()
+
+
+_limit = _Limit()
 
 
 @contextlib.contextmanager
 def by_one_thread() -> Iterator[None]:
-    """Of several jobs in one process the first one sets the limit and restores it when it ends: a second one must not
-    restore what the first one still needs."""
-    if not _limiting.acquire(blocking=False):
-        yield
-        return
+    """Several jobs of one process may be inside at once, and end in any order."""
+    limit = _limit
+    limit.enter()
     try:
-        with _controller(len(sys.modules)).limit(limits=1, user_api="blas"):
-            yield
+        yield
     finally:
-        _limiting.release()
+        limit.leave()
 
 
-@lru_cache(maxsize=1)
-def _controller(modules: int) -> ThreadpoolController:
-    """Finding the libraries of this process takes 5 ms; they are looked for again when modules were imported."""
-    return ThreadpoolController()
+def _forget() -> None:
+    """In a forked process, where the jobs of its parent do not end."""
+    global _limit
+    _limit = _Limit()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)

@@ -14,46 +14,29 @@ from collections.abc import Iterator
 
 from flegel.runtime.system.processors import numeric_libraries
 
-
-class _Limit:
-    """Set by the first job of this process that needs it, lifted by the last one."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._users = 0
-        self._lifted = contextlib.ExitStack()
-
-    def enter(self) -> None:
-        with self._lock:
-            if not self._users:
-                self._lifted.enter_context(numeric_libraries().limit(limits=1, user_api="blas"))
-            self._users += 1
-
-    def leave(self) -> None:
-        with self._lock:
-            self._users -= 1
-            if not self._users:
-                self._lifted.close()
-
-
-_limit = _Limit()
+_limiting = threading.Lock()
 
 
 @contextlib.contextmanager
 def by_one_thread() -> Iterator[None]:
-    """Several jobs of one process may be inside at once, and end in any order."""
-    limit = _limit
-    limit.enter()
-    try:
+    """Of several jobs in one process the first one sets the limit and restores it when it ends: a second one must not
+    restore what the first one still needs. Only the thread that has set a limit can lift it, so a job that lasts longer
+    than the first one does without."""
+    limiting = _limiting
+    if not limiting.acquire(blocking=False):
         yield
+        return
+    try:
+        with numeric_libraries().limit(limits=1, user_api="blas"):
+            yield
     finally:
-        limit.leave()
+        limiting.release()
 
 
 def _forget() -> None:
     """In a forked process, where the jobs of its parent do not end."""
-    global _limit
-    _limit = _Limit()
+    global _limiting
+    _limiting = threading.Lock()
 
 
 if hasattr(os, "register_at_fork"):

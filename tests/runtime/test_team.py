@@ -728,6 +728,7 @@ def test_the_tightest_control_group_around_a_process_counts(
 
 def test_what_started_this_process_may_say_how_many_threads_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processors, "available_processors", lambda: 8)
+    monkeypatch.setattr(processors, "limits_of_openmp", lambda libraries: [])
     for name in processors.TOLD_BY_OTHERS:
         monkeypatch.delenv(name, raising=False)
     assert processors.computing_threads() == 8

@@ -463,8 +463,7 @@ class LR(Algorithm):
                 known, step = NOT_YET, self._checking_step(theta, before, curvature, pairs, gradient, left)
                 search = search._replace(pace=step.pace, promised=step.promised)
             search = search._replace(checked=checked)
-        if self._separated(value, parameter):
-            known = min(known, value / start)  # the minimum is 0
+        known = min(known, self._bound_of_gap(curvature, gradient, value, start, parameter))
         search = search._replace(
             best=min(value, search.best),
             measured=search.measured + 1.0,
@@ -571,11 +570,20 @@ class LR(Algorithm):
             gap = NOT_YET
         gap /= max(value, 1e-4 * start)
         doubt = 0.0 if exact else max(min(gap, 1.0), search.doubt / (4.0 if curvature.full else 2.0))
-        gap = max(gap, doubt) * (1.0 if exact else active().lr.estimated_gap)  # one small step says little there
+        rules = active().lr  # one small step says little where the curvature is an estimate
+        gap = max(gap, doubt) * (1.0 if exact else rules.estimated_gap if newton else rules.estimated_gap_by_pairs)
         gap *= active().lr.long_rows_gap if search.longest else 1.0
         if search.wary or (not exact and damping > active().lr.most_damping * 1e-6):
             gap = NOT_YET  # the curvature is an upper bound, so the gap would be too small
         return gap, doubt
+
+    def _bound_of_gap(
+        self, curvature: Curvature, gradient: Array, value: float, start: float, parameter: Linear
+    ) -> float:
+        """What the gap is at most, without an estimate of the curvature; infinite where nothing bounds it."""
+        if self._separated(value, parameter):
+            return value / start  # the minimum is 0
+        return NOT_YET if self.l1 else curvature.bound_of_gap(gradient, self._penalty) / max(value, 1e-4 * start)
 
     def _with_bent(self, search: StepSearch, parameter: Linear, curvature: Curvature, gap: float) -> StepSearch:
         """The search, with no bent points where the second derivatives are about those by which the last step was

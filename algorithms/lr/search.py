@@ -269,6 +269,23 @@ class Curvature(NamedTuple):
         ridge = np.append(penalty.l2 / self.metric[1, :-1] ** 2, 0.0)
         return float((inner**2 / (usual[:, None] + ridge)).sum())
 
+    def bound_of_gap(self, gradient: Array, penalty: Penalty) -> float:
+        """How far the objective may be above its minimum at most, whatever the curvature of the loss is: the penalty
+        alone bends every weight by l2, so it is ‖∇‖²/(2·l2) without a bias. A bias has no penalty; its part is taken
+        from its own curvature, and the whole is multiplied by `lr.bound_with_bias`, as a step of the bias changes the
+        slopes of the weights."""
+        if not penalty.l2 or not self.summed:
+            return NOT_YET
+        slopes = gradient[:, :-1]
+        bound = float(np.einsum("kt,kt->", slopes, slopes)) / (2.0 * penalty.l2)
+        if self.metric[0, -1] == 0.0:  # no bias
+            return min(bound, NOT_YET)
+        bends = np.maximum(self.sums[:, -1 if self.full else 0, -1], 0.0) / self.seen
+        if not (bends > 0.0).all():
+            return NOT_YET
+        bound += float((gradient[:, -1] ** 2 / (2.0 * bends)).sum())
+        return min(active().lr.bound_with_bias * bound, NOT_YET)
+
     def matrix(self, k: int, penalty: Penalty, damping: float) -> Array:
         """The full Hessian of output k with penalty and damping. A constant column gets 1: its weight stays."""
         lower = np.tril(self.sums[k]) / self.seen

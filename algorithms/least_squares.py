@@ -6,6 +6,7 @@ The moments are all that is needed of the rows: other penalties, and whole paths
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
@@ -77,7 +78,7 @@ class LinearRegression(MomentModel):
 
     @property
     def accepts(self) -> Accepts:  # type: ignore[override]
-        return COLUMNS if self.targets else LABELS
+        return replace(COLUMNS, targets=self.targets) if self.targets else LABELS
 
     def validate(self, sample: Sample) -> None:
         super().validate(sample)
@@ -150,15 +151,25 @@ class LinearRegression(MomentModel):
         return np.asarray(found if self.targets > 1 else found[:, 0])
 
     def evaluate(self, features: Any, labels: Array | None, parameter: Regression) -> Evaluation | None:
-        if labels is None or self.targets:
+        if labels is None and not self.targets:
             return None
-        labels = np.asarray(labels, np.float64)
-        error = labels - self.predict(features, parameter)
+        labels, found = self._told_and_found(features, labels, parameter)
         l1, l2 = self.penalties(float(parameter.mass))
-        w, mse = parameter.weights, float((error**2).mean()) if len(labels) else 0.0
-        spread = float(labels.var()) if len(labels) else 0.0
+        w, squares = parameter.weights, ((labels - found) ** 2).mean(axis=0) if len(labels) else np.zeros(1)
+        spread = labels.var(axis=0) if len(labels) else np.zeros(1)
         penalty = float(l1 * np.abs(w).sum() + 0.5 * l2 * (w**2).sum())
-        return Evaluation(0.5 * mse + penalty, {"mse": mse, "r2": 1.0 - mse / spread if spread > 0 else 0.0})
+        mse, explained = float(squares.sum()), 1.0 - squares / np.where(spread > 0, spread, 1.0)
+        r2 = float(np.where(spread > 0, explained, 0.0).mean())
+        return Evaluation(0.5 * mse + penalty, {"mse": mse, "r2": r2})
+
+    def _told_and_found(self, features: Any, labels: Array | None, parameter: Regression) -> tuple[Array, Array]:
+        """Labels and predictions, with a column for each target; targets are the last columns of the features."""
+        if not self.targets:
+            return np.asarray(labels, np.float64)[:, None], self.predict(features, parameter)[:, None]
+        inputs = parameter.weights.shape[1]
+        chosen = np.eye(inputs + self.targets)[:, inputs:]
+        weights = np.vstack([parameter.weights.T, np.zeros((self.targets, self.targets))])
+        return times(features, chosen), times(features, weights) + parameter.bias
 
     def score(self, features: Any, labels: Array | None, parameter: Regression) -> float:
         found = self.evaluate(features, labels, parameter)

@@ -19,7 +19,7 @@ import numpy as np
 from flegel.core.pytree import Array
 from flegel.datasets.catalog import registry
 from flegel.datasets.dataset import Dataset
-from flegel.datasets.formats.readers import files_are_plain, open_files, open_raw
+from flegel.datasets.formats.readers import are_tables, files_are_plain, open_files, open_gapped, open_raw
 from flegel.datasets.formats.registry import TABLE, check_format
 from flegel.datasets.rows.keys import keys_from_column
 from flegel.datasets.rows.options import CATEGORICAL, MISSING, Options, check_choice
@@ -229,7 +229,7 @@ def _refuse_model(path: Path) -> None:
 def open_table(spec: str) -> RawTable:
     """Columns of files as they are written, before anything is decided about them."""
     paths = _paths(spec)
-    table = None if paths is None else open_raw(paths, spec, Options(format=TABLE))
+    table = None if paths is None or not are_tables(paths) else open_raw(paths, spec, Options(format=TABLE))
     if table is None:
         raise DataError(f"{spec} is no table of named columns; give labels as an array.")
     return table
@@ -239,9 +239,12 @@ def known_labels(spec: str, label: str | None = None) -> Array | None:
     """Labels of what is no table: a set of the catalog or a libsvm file has them by itself, an array by the number of
     its column. None where there are none, and for tables. Words where labels are words."""
     paths = None if spec.partition(":")[0] in registry.names() else _paths(spec)
-    table = None if paths is None else open_raw(paths, spec, Options(format=TABLE))
-    if table is not None:
+    if paths is not None and are_tables(paths):
         return None
+    gapped = None if paths is None else open_gapped(paths, spec, label)
+    place, _ = (None, []) if gapped is None else gapped.chosen(Options())
+    if gapped is not None and place is not None:
+        return gapped.whole(place)
     data = open_data(spec, label=label)
     found = data.load()[1]
     if found is None or not data.classes:
@@ -266,6 +269,8 @@ def open_for_prediction(spec: str, how: Treatment, label: str | int | None = Non
     table = None if paths is None else open_raw(paths, spec, chosen)
     if how.rating_columns and table is not None:
         return table
+    if table is None and paths is not None and not how.plain:
+        table = open_gapped(paths, spec)
     if table is None:
         data = open_data(spec, label=label)
         if data.note:

@@ -17,7 +17,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 import flegel.datasets.formats.readers
-from flegel.__main__ import main as program
+from flegel.__main__ import run as program
 from flegel.algorithms import BUILTINS
 from flegel.cli.main import app
 from flegel.cluster.transport import keys
@@ -190,6 +190,31 @@ def test_ctrl_c_while_the_program_is_imported_is_no_traceback(tmp_path: Path) ->
     words = [sys.executable, "-c", "import sys; sys.path.insert(0, '.'); from flegel.__main__ import main; main()"]
     done = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False)
     assert (done.returncode, done.stderr) == (128 + signal.SIGINT, "flegel: interrupted.\n")
+
+
+def test_an_interrupted_program_ends_without_taking_its_modules_apart(tmp_path: Path) -> None:
+    code = """
+import atexit, os, sys
+import flegel.cli.main
+
+class Kept:
+    def __del__(self, write=os.write):
+        write(1, b"taken apart\\n")
+
+def stop():
+    print("printed")
+    raise SystemExit(int(sys.argv[1]))
+
+kept = Kept()
+atexit.register(print, "left")
+flegel.cli.main.main = stop
+from flegel.__main__ import main
+main()
+"""
+    for ended, said in ((130, "printed\nleft\n"), (143, "printed\nleft\n"), (1, "printed\nleft\ntaken apart\n")):
+        words = [sys.executable, "-c", code, str(ended)]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False)
+        assert (done.returncode, done.stdout) == (ended, said)
 
 
 def test_options_that_would_do_nothing_are_refused() -> None:

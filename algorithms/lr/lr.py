@@ -38,6 +38,7 @@ from flegel.algorithms.lr.model import (
 from flegel.algorithms.lr.point import SUMS, visit
 from flegel.algorithms.lr.precondition import coordinates, plain, scaled
 from flegel.algorithms.lr.products import ProductKernel
+from flegel.algorithms.lr.sample_start import minimum_of_sample
 from flegel.algorithms.lr.search import (
     CAUTIOUS,
     CHECKING,
@@ -96,7 +97,9 @@ class LR(Algorithm):
     Statistics: the gradient G = Σ residual·x, each point with the residual of its last visit (`memory`, a stochastic
     average gradient), or, without memory, the sum over the interval's visits (the paper's Eq. 1); the second
     derivatives H, all of them where columns are few, otherwise their diagonal; the loss.
-    Steps: at first θ moves at every barrier by −α·H⁻¹·G with α in proportion to the visits. When a pass brings less
+    Start: with two classes and few columns the minimum for a part of the sample (`sample_start.py`), which is held;
+    otherwise 0.
+    Steps: from 0 θ moves at every barrier by −α·H⁻¹·G with α in proportion to the visits. When a pass brings less
     than 1 %, and always under `bsp` and with l1, θ is held until every point has been visited with it. Then loss and
     gradient are exact, and the step is Newton's (L-BFGS about H where H is not all there is; proximal with l1), taken
     back where the loss rose (`search.py`). Where columns are neither few nor many, L-BFGS begins with the diagonal of H
@@ -192,6 +195,23 @@ class LR(Algorithm):
         return Penalty(self.l2, self.l1)
 
     def initParameter(self, sample: Sample, rng: np.random.Generator) -> Linear:
+        """θ = 0, or the minimum for a part of the sample where two classes have few columns."""
+        start = self._zero(sample)
+        full = float(start.internal_visit[5]) == 1.0
+        if not (full and self.outputs == 1 and self.memory and not self.l1):
+            return start
+        importance, metric = start.internal_importance, start.internal_metric
+        found = minimum_of_sample(sample, self._label_values, importance, self.l2, metric, self.learning.tolerance)
+        return start if found is None else self._held_at(start, *found, sample)
+
+    def _held_at(self, fresh: Linear, weights: Array, bias: Array, sample: Sample) -> Linear:
+        """`fresh` with this θ, which is held from the beginning."""
+        numbers = np.append(self._penalty.of(weights), fresh.internal_visit[1:])
+        search = begin(sample.points, self.memory, rounding_of(sample.features))
+        made = {"internal_visit": numbers, "internal_search": search}
+        return fresh._replace(weights=weights, bias=bias, **made)
+
+    def _zero(self, sample: Sample) -> Linear:
         """θ = 0 in the coordinates that the search will use; how much curvature is summed depends on the number of
         columns."""
         self.validate(sample)
@@ -233,13 +253,10 @@ class LR(Algorithm):
         self.validate(sample)
         if set(self._label_values) <= set(known):
             self.classes = list(known)
-        fresh = self.initParameter(sample, rng)
+        fresh = self._zero(sample)
         if previous.weights.shape != fresh.weights.shape or known != self._label_values:
             raise UsageError("LR: start= has other columns or classes than these data; give the classes of the start.")
-        numbers = np.append(self._penalty.of(previous.weights), fresh.internal_visit[1:])
-        search = begin(sample.points, self.memory, rounding_of(sample.features))
-        made = {"internal_visit": numbers, "internal_search": search}
-        return fresh._replace(weights=previous.weights, bias=previous.bias, **made)
+        return self._held_at(fresh, previous.weights, previous.bias, sample)
 
     def _begins_with_diagonal(self, columns: int) -> bool:
         """Steps begin with the diagonal of the second derivatives alone, and θ is held from the beginning."""
@@ -463,8 +480,7 @@ class LR(Algorithm):
                 known, step = NOT_YET, self._checking_step(theta, before, curvature, pairs, gradient, left)
                 search = search._replace(pace=step.pace, promised=step.promised)
             search = search._replace(checked=checked)
-        if self._separated(value, parameter):
-            known = min(known, value / start)  # the minimum is 0
+        known = min(known, self._bound_of_gap(curvature, gradient, value, start, parameter))
         search = search._replace(
             best=min(value, search.best),
             measured=search.measured + 1.0,
@@ -571,11 +587,20 @@ class LR(Algorithm):
             gap = NOT_YET
         gap /= max(value, 1e-4 * start)
         doubt = 0.0 if exact else max(min(gap, 1.0), search.doubt / (4.0 if curvature.full else 2.0))
-        gap = max(gap, doubt) * (1.0 if exact else active().lr.estimated_gap)  # one small step says little there
+        rules = active().lr  # one small step says little where the curvature is an estimate
+        gap = max(gap, doubt) * (1.0 if exact else rules.estimated_gap if newton else rules.estimated_gap_by_pairs)
         gap *= active().lr.long_rows_gap if search.longest else 1.0
         if search.wary or (not exact and damping > active().lr.most_damping * 1e-6):
             gap = NOT_YET  # the curvature is an upper bound, so the gap would be too small
         return gap, doubt
+
+    def _bound_of_gap(
+        self, curvature: Curvature, gradient: Array, value: float, start: float, parameter: Linear
+    ) -> float:
+        """What the gap is at most, without an estimate of the curvature; infinite where nothing bounds it."""
+        if self._separated(value, parameter):
+            return value / start  # the minimum is 0
+        return NOT_YET if self.l1 else curvature.bound_of_gap(gradient, self._penalty) / max(value, 1e-4 * start)
 
     def _with_bent(self, search: StepSearch, parameter: Linear, curvature: Curvature, gap: float) -> StepSearch:
         """The search, with no bent points where the second derivatives are about those by which the last step was

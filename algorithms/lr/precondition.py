@@ -160,17 +160,30 @@ def _usual(features: Any, columns: int) -> Any:
     rows = np.asarray(features)
     if rows.dtype.kind != "f" or not len(rows):
         return features
-    some = rows[:: max(len(rows) // active().lr.moment_rows, 1)].astype(np.float64)
-    middle = np.median(some, axis=0)
-    away = np.abs(some - middle)
-    varying = away.any(axis=0)
-    away[:, ~varying] = np.inf  # a column that does not change in these rows has no usual size
-    bound = limit * np.nanmedian(np.where(away > 0.0, away, np.nan), axis=0)
+    columns_of_some = np.ascontiguousarray(rows[:: max(len(rows) // active().lr.moment_rows, 1)].T, dtype=np.float64)
+    middle = _middle_above(columns_of_some, -np.inf)
+    usual = _middle_above(np.abs(columns_of_some - middle[:, None]), 0.0)
+    bound = np.where(usual > 0.0, limit * usual, np.inf)  # a column that does not change there has no usual size
     long = np.zeros(len(rows), dtype=bool)
+    with np.errstate(over="ignore"):
+        low, high = (middle - bound).astype(rows.dtype), (middle + bound).astype(rows.dtype)
     for at in range(0, len(rows), active().lr.moment_rows):
         part = rows[at : at + active().lr.moment_rows]
-        long[at : at + len(part)] = ((part > middle + bound) | (part < middle - bound)).any(axis=1)
+        beyond = (part > high) | (part < low)
+        if beyond.any():
+            long[at : at + len(part)] = beyond.any(axis=1)
     return rows[~long] if long.any() and not long.all() else features
+
+
+def _middle_above(columns: Array, least: float) -> Array:
+    """The median of the numbers above `least` in each of these (columns, rows), by one sort; `least` where there are
+    none."""
+    columns = np.sort(columns, axis=1)
+    below, above = (columns <= least).sum(axis=1), (columns > least).sum(axis=1)
+    places = np.arange(len(columns))
+    lower = columns[places, below + np.maximum(above - 1, 0) // 2 - (above == 0)]
+    upper = columns[places, below + above // 2 - (above == 0)]
+    return np.where(above > 0, (lower + upper) / 2.0, least)
 
 
 def _dense_moments(rows: Array) -> tuple[Array, Array]:
@@ -180,8 +193,9 @@ def _dense_moments(rows: Array) -> tuple[Array, Array]:
     sums, squares = np.zeros_like(about), np.zeros_like(about)
     for at in range(0, len(rows), rules.moment_rows):
         away = rows[at : at + rules.moment_rows] - about
-        sums += away.sum(axis=0)
-        squares += np.einsum("ij,ij->j", away, away)
+        sums += np.ones(len(away)) @ away
+        away *= away
+        squares += np.ones(len(away)) @ away
     mean = sums / max(len(rows), 1)
     return about + mean, np.maximum(squares / max(len(rows), 1) - mean**2, 0.0)
 

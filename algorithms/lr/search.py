@@ -10,6 +10,7 @@ worse one the search goes back towards the best along the same step, by interpol
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -269,10 +270,27 @@ class Curvature(NamedTuple):
         ridge = np.append(penalty.l2 / self.metric[1, :-1] ** 2, 0.0)
         return float((inner**2 / (usual[:, None] + ridge)).sum())
 
+    def bound_of_gap(self, gradient: Array, penalty: Penalty) -> float:
+        """How far the objective may be above its minimum at most, whatever the curvature of the loss is: the penalty
+        alone bends every weight by l2, so it is ‖∇‖²/(2·l2) without a bias. A bias has no penalty; its part is taken
+        from its own curvature, and the whole is multiplied by `lr.bound_with_bias`, as a step of the bias changes the
+        slopes of the weights."""
+        if not penalty.l2 or not self.summed:
+            return NOT_YET
+        slopes = gradient[:, :-1]
+        bound = float(np.einsum("kt,kt->", slopes, slopes)) / (2.0 * penalty.l2)
+        if self.metric[0, -1] == 0.0:  # no bias
+            return min(bound, NOT_YET)
+        bends = np.maximum(self.sums[:, -1 if self.full else 0, -1], 0.0) / self.seen
+        if not (bends > 0.0).all():
+            return NOT_YET
+        bound += float((gradient[:, -1] ** 2 / (2.0 * bends)).sum())
+        return min(active().lr.bound_with_bias * bound, NOT_YET)
+
     def matrix(self, k: int, penalty: Penalty, damping: float) -> Array:
         """The full Hessian of output k with penalty and damping. A constant column gets 1: its weight stays."""
-        lower = np.tril(self.sums[k]) / self.seen
-        whole: Array = lower + np.tril(lower, -1).T
+        sums = self.sums[k]
+        whole: Array = np.where(_lower(len(sums)), sums, sums.T) / self.seen
         places = np.arange(len(whole))
         diagonal = np.maximum(whole[places, places], 0.0)
         rounding = DIGITS * (1.0 + np.abs(self.metric[0]) / self.metric[1])
@@ -295,7 +313,9 @@ class Curvature(NamedTuple):
         """θ with these second derivatives, where there is room for them."""
         if not parameter.internal_curvature.size:
             return parameter
-        return parameter._replace(internal_curvature=given(np.tril(self.sums) / self.seen))
+        return parameter._replace(
+            internal_curvature=given(np.where(_lower(self.sums.shape[1]), self.sums, 0.0) / self.seen)
+        )
 
     def changed(self, before: Array, penalty: Penalty) -> float:
         """By which part the second derivatives differ from `before` in the direction in which they differ most: the
@@ -306,10 +326,10 @@ class Curvature(NamedTuple):
         for k in range(len(self.sums)):
             now = self.matrix(k, penalty, active().lr.least_damping)
             unit = 1.0 / np.sqrt(np.diagonal(now))
-            lower = np.tril(self.sums[k]) / self.seen - before[k]
+            lower = self.sums[k] / self.seen - before[k]
             if self.metric[0, -1] == 0.0:  # no bias
                 lower[-1] = 0.0
-            apart = (lower + np.tril(lower, -1).T) * unit * unit[:, None]
+            apart = np.where(_lower(len(lower)), lower, lower.T) * unit * unit[:, None]
             root = _root(now * unit * unit[:, None])
             inner = np.linalg.solve(root, np.linalg.solve(root, apart).T)
             most = max(most, float(np.abs(np.linalg.eigvalsh(inner)).max()))
@@ -403,6 +423,14 @@ class Curvature(NamedTuple):
                 shrunk = start[k] - inner[k] / diagonal
                 step[k] = np.sign(shrunk) * np.maximum(np.abs(shrunk) - least / diagonal, 0.0) - start[k]
         return outward(step, self.metric)
+
+
+@functools.cache
+def _lower(width: int) -> Array:
+    """Marks the lower triangle, which is all that is summed."""
+    marks = np.tril(np.ones((width, width), dtype=bool))
+    marks.flags.writeable = False
+    return marks
 
 
 def _root(matrix: Array) -> Array:

@@ -1,16 +1,19 @@
 """Does a linear model that says "converged" have the minimum of the best library, on tables that nobody prepared?
 
-    python -m bench.micro.linear_minimum [--tables 60] [--seed N] [--models lr lr-many poisson gamma huber linearsvm]
-                                         [--sync bsp fsp asp] [--json FILE]
+    python -m bench.micro.linear_minimum [--tables 60] [--seed N] [--models lr lr-many poisson gamma huber linearsvm
+                                         ridge lasso elasticnet] [--sync bsp fsp asp] [--converged-only]
+                                         [--against lr.estimated_gap_by_pairs=2] [--json FILE]
 
 Tables are drawn from a fresh seed, which is printed: rows of which one or several are up to a million times as long as
 the others, long tails, collinear columns, columns of different scales and offsets, classes that a plane divides, rare
-categories of one class, weights over many powers of ten, few entries in a row, more columns than rows, float32; with
-and without a penalty. Peers are scikit-learn's solvers with a tolerance of 1e-10 and SciPy's L-BFGS; what every one of
-them and the job found is judged by one objective in float64. Each job has a synchronization model, and workers in
+categories of one class, weights over many powers of ten, few entries in a row, more columns than rows, float32, sparse
+rows of as many columns; 2 to 20 classes; without a penalty, and with one of C = 1e-4 to 1e4. Peers are scikit-learn's
+solvers with a tolerance of 1e-10 and SciPy's L-BFGS; what every one of them and the job found is judged by one
+objective in float64. Each job has a synchronization model, and workers in
 threads, as one worker, or in processes. Printed for every table: how far the job is above the best peer, what it said,
 its passes, and processor seconds of both. A job is `silent` that says "converged" above the minimum by more than
-twice its tolerance (and 1e-12 of the trivial model's objective). Asserts nothing.
+twice its tolerance (and 1e-12 of the trivial model's objective). With `--converged-only` peers train only where the job
+said so. `--against` trains each table once more with other settings, for the passes. Asserts nothing.
 """
 
 from __future__ import annotations
@@ -38,16 +41,20 @@ from scipy.special import logsumexp  # noqa: E402
 import flegel  # noqa: E402
 from bench.common.program import commit, machine  # noqa: E402
 from flegel.algorithms.glm.losses import Gamma, Huber, LinearSVM, Poisson  # noqa: E402
+from flegel.algorithms.least_squares import ElasticNet, Ridge  # noqa: E402
 from flegel.algorithms.lr import LR  # noqa: E402
 
-MODELS = ("lr", "lr-many", "poisson", "gamma", "huber", "linearsvm")
+MODELS = ("lr", "lr-many", "poisson", "gamma", "huber", "linearsvm", "ridge", "lasso", "elasticnet")
+BY_MOMENTS = ("ridge", "lasso", "elasticnet")
+L1_RATIO = {"lasso": 1.0, "elasticnet": 0.5}
 KINDS = (
     "plain", "one long row", "one long row", "some long rows", "long tails", "collinear", "collinear, one long row",
     "scales and offsets", "separable", "rare categories", "weights", "few entries", "few entries, one long row",
-    "more columns than rows", "float32, one long row",
+    "more columns than rows", "float32, one long row", "few entries, as many columns as rows", "separable, scales",
 )  # fmt: skip
 WORKERS = ("inline", "team", "processes")
 PEER_ITERATIONS = 5_000
+NEWTON_WEIGHTS = 300  # up to so many all second derivatives of a peer are a matrix
 SECONDS = 60.0  # of training after which a job is stopped
 EPSILON = 1.35
 
@@ -68,11 +75,14 @@ def draw(number: int, models: list[str], rng: np.random.Generator, most_rows: in
     if kind == "more columns than rows":
         points = int(rng.integers(20, 120))
         columns = int(points * rng.uniform(1.05, 2.0))
+    if kind == "few entries, as many columns as rows":
+        points = int(rng.integers(100, 400))
+        columns = int(points * rng.uniform(0.7, 1.3))
     rows = rows_of(kind, points, columns, rng)
     weights = 10 ** rng.uniform(-4, 4, points) if kind == "weights" else None
     dense = rows.toarray() if sparse.issparse(rows) else np.asarray(rows, np.float64)
     labels = labels_of(model, kind, dense, rng)
-    l2 = float(rng.choice([0.0, 1.0 / points, 1.0 / points, 1e-2]))
+    l2 = float(rng.choice([0.0, 1.0 / points, 1e-2, *3 * [1.0 / (points * 10.0 ** rng.uniform(-4, 4))]]))
     length = f", {len(np.unique(labels))} classes" if model == "lr-many" else ""
     return Table(rows, labels, weights, model, l2, f"{model}: {kind}, {points} x {columns}{length}, l2 {l2:.1g}")
 
@@ -86,7 +96,7 @@ def rows_of(kind: str, points: int, columns: int, rng: np.random.Generator) -> A
         rows = rows @ np.linalg.qr(rng.standard_normal((columns, columns)))[0]
     if kind == "long tails":
         rows = rng.standard_t(1.0, (points, columns))
-    if kind == "scales and offsets":
+    if kind in ("scales and offsets", "separable, scales"):
         scale = 10 ** rng.uniform(-4, 4, columns)
         rows = (rows + rng.standard_normal(columns) * rng.choice([0.0, 1.0, 100.0])) * scale
     if kind == "rare categories":
@@ -106,18 +116,21 @@ def labels_of(model: str, kind: str, dense: Any, rng: np.random.Generator) -> An
     size = np.median(np.abs(dense - np.median(dense, axis=0)), axis=0) * 1.5
     size = np.where(size > 0, size, dense.std(axis=0))
     unit = np.clip((dense - np.median(dense, axis=0)) / np.where(size > 0, size, 1.0), -8, 8)
-    classes = int(rng.integers(3, 12)) if model == "lr-many" else 1
+    classes = int(rng.integers(3, 21)) if model == "lr-many" else 1
     score = unit @ rng.standard_normal((dense.shape[1], classes)) * (rng.choice([1.0, 3.0]) / dense.shape[1] ** 0.5)
-    noise = 0.0 if kind == "separable" else 1.0
+    noise = 0.0 if kind.startswith("separable") else 1.0
     if model == "lr-many":
         labels = (score + noise * rng.gumbel(size=score.shape)).argmax(axis=1)
-        labels[: 2 * classes] = np.arange(2 * classes) % classes
-        labels[-1 - rng.integers(3)] = 0
+        if noise:
+            known = min(2 * classes, len(labels))
+            labels[:known] = np.arange(known) % classes
+            labels[-1 - rng.integers(3)] = 0
         return labels.astype(np.float64)
     score = score[:, 0]
     if model in ("lr", "linearsvm"):
         labels = (score + noise * rng.logistic(size=len(score)) > 0).astype(np.float64)
-        labels[:2] = 0.0, 1.0
+        if noise or len(np.unique(labels)) < 2:
+            labels[:2] = 0.0, 1.0
         return labels
     mean = np.exp(np.clip(0.3 * score, -3, 3))
     if model == "poisson":
@@ -173,6 +186,9 @@ class Objective:
             slope = slope * self.mass[:, None]
             gradient = np.hstack([(self.rows.T @ slope).T + self.table.l2 * whole[:, :-1], slope.sum(0)[:, None]])
             value = float(self.mass @ loss + 0.5 * self.table.l2 * (whole[:, :-1] ** 2).sum())
+            if share := L1_RATIO.get(model):
+                squares, absolute = (whole[:, :-1] ** 2).sum(), np.abs(whole[:, :-1]).sum()
+                value += self.table.l2 * share * float(absolute - 0.5 * squares)
         return (value if np.isfinite(value) else np.inf), np.append(gradient.ravel(), extra)
 
     def single(self, score: Any, y: Any, theta: Any) -> tuple[Any, Any, list[float]]:
@@ -190,6 +206,8 @@ class Objective:
             case "gamma":
                 ratio = y * np.exp(-score)
                 return ratio - 1.0 - np.log(y) + score, 1.0 - ratio, []
+            case "ridge" | "lasso" | "elasticnet":
+                return 0.5 * (score - y) ** 2, score - y, []
         scale, away = max(float(theta[-1]), 1e-300), y - score
         inside = np.abs(away) <= EPSILON * scale
         loss = scale + np.where(inside, away**2 / scale, 2 * EPSILON * np.abs(away) - EPSILON**2 * scale)
@@ -208,7 +226,11 @@ def peers(table: Table, objective: Objective) -> tuple[float, float]:
         case "lr" | "lr-many":
             mass = float(len(table.labels))
             c = 1.0 / (mass * table.l2) if table.l2 else np.inf
-            made = [linear_model.LogisticRegression(C=c, solver=s, **common) for s in ("lbfgs", "newton-cholesky")]
+            newton = "newton-cholesky" if objective.size() <= NEWTON_WEIGHTS else "newton-cg"
+            made = [
+                linear_model.LogisticRegression(C=c, solver="lbfgs", tol=1e-10, max_iter=20_000),
+                linear_model.LogisticRegression(C=c, solver=newton, tol=1e-10, max_iter=100),
+            ]
         case "poisson":
             solvers = ("lbfgs", "newton-cholesky")
             made = [linear_model.PoissonRegressor(alpha=table.l2, solver=s, **common) for s in solvers]
@@ -219,6 +241,13 @@ def peers(table: Table, objective: Objective) -> tuple[float, float]:
             mass = objective.table.weights.sum() if table.weights is not None else len(table.labels)
             alpha = 0.5 * table.l2 * float(mass)
             made = [linear_model.HuberRegressor(alpha=alpha, **common)]
+        case "ridge":
+            mass = objective.table.weights.sum() if table.weights is not None else len(table.labels)
+            solvers = ("cholesky", "lsqr", "sparse_cg")
+            made = [linear_model.Ridge(alpha=table.l2 * float(mass), solver=s, **common) for s in solvers]
+        case "lasso" | "elasticnet":
+            share = L1_RATIO[table.model]
+            made = [linear_model.ElasticNet(alpha=table.l2, l1_ratio=share, **common)]
     best, seconds = np.inf, 0.0
     for model in made:
         began = time.process_time()
@@ -229,6 +258,8 @@ def peers(table: Table, objective: Objective) -> tuple[float, float]:
         seconds = seconds or time.process_time() - began
         scale = getattr(found, "scale_", 1.0)
         best = min(best, objective(objective.packed(found.coef_, found.intercept_, scale))[0])
+    if table.model in L1_RATIO:  # SciPy's methods are for smooth objectives
+        return best, seconds
     began = time.process_time()
     bounds = [(None, None)] * (objective.size() - 1) + [(1e-12, None)] if table.model == "huber" else None
     options = {"maxiter": PEER_ITERATIONS, "maxfun": 2 * PEER_ITERATIONS, "ftol": 1e-15, "gtol": 1e-12}
@@ -241,16 +272,22 @@ def algorithm_of(table: Table) -> Any:
     made: dict[str, Callable[..., Any]] = {
         "lr": LR, "lr-many": LR, "poisson": Poisson, "gamma": Gamma, "huber": Huber, "linearsvm": LinearSVM
     }  # fmt: skip
+    if table.model == "ridge":
+        return Ridge(alpha=table.l2 * float(len(table.labels) if table.weights is None else table.weights.sum()))
+    if table.model in L1_RATIO:
+        return ElasticNet(alpha=table.l2, l1_ratio=L1_RATIO[table.model])
     return made[table.model](l2=table.l2)
 
 
-def trained(table: Table, sync: str, workers: str) -> Any:
+def trained(table: Table, sync: str, workers: str, settings: dict[str, float]) -> Any:
     data = (table.rows, table.labels) if table.weights is None else (table.rows, table.labels, table.weights)
     staff: dict[str, Any] = {
         "inline": {"workers": 1, "processes": "no"}, "team": {"processes": "no", "threads": 2},
         "processes": {"workers": 2, "processes": "yes"},
     }[workers]  # fmt: skip
-    return flegel.run(algorithm_of(table), data, sync=sync, max_seconds=SECONDS, progress=False, **staff)
+    return flegel.run(
+        algorithm_of(table), data, sync=sync, max_seconds=SECONDS, progress=False, settings=settings, **staff
+    )
 
 
 def passes_of(result: Any) -> float:
@@ -258,28 +295,32 @@ def passes_of(result: Any) -> float:
     return float(min(np.atleast_1d(result.rows[-1].get("passes", 0.0))))
 
 
-def compared(table: Table, sync: str, workers: str) -> dict[str, Any]:
+def compared(
+    table: Table, sync: str, workers: str, converged_only: bool = False, against: dict[str, float] | None = None
+) -> dict[str, Any]:
     objective = Objective(table)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         began = time.process_time()
-        result = trained(table, sync, workers)
+        result = trained(table, sync, workers, {})
         used = time.process_time() - began
-        best, peer_used = peers(table, objective)
+        other = trained(table, sync, workers, against) if against else None
+        asked = result.converged or not converged_only
+        best, peer_used = peers(table, objective) if asked else (np.nan, 0.0)
     parameter = result.parameter
     scale = float(parameter.shape[0]) if table.model == "huber" else 1.0
     mine = objective(objective.packed(parameter.weights, parameter.bias, scale))[0]
     trivial = abs(objective(objective.start())[0])
     above = (mine - best) / max(abs(best), 1e-300)
     tolerance = 1e-4 if table.model.startswith("lr") else 1e-8
-    worse = mine - best > 2.0 * tolerance * max(abs(best), 1e-4 * trivial)
+    worse = not asked or mine - best > 2.0 * tolerance * max(abs(best), 1e-4 * trivial)
     reported = abs(float(result.objective) - mine) > 1e-3 * max(abs(mine), 1e-6 * trivial)
     verdict = ("silent" if result.converged and not result.warnings else "told") if worse else "ok"
     return {
         "table": table.words, "sync": sync, "workers": workers, "objective": mine, "peer": best, "above": above,
         "converged": bool(result.converged), "verdict": "misreported" if reported and result.converged else verdict,
         "passes": passes_of(result), "seconds": used, "peer_seconds": peer_used,
-        "said": [result.reason, *result.warnings],
+        "said": [result.reason, *result.warnings], "passes_against": None if other is None else passes_of(other),
     }  # fmt: skip
 
 
@@ -292,6 +333,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--models", nargs="+", default=list(MODELS), choices=MODELS)
     parser.add_argument("--sync", nargs="+", default=["bsp", "fsp", "asp"])
     parser.add_argument("--workers", nargs="+", default=["inline", "team"], choices=WORKERS)
+    parser.add_argument("--converged-only", action="store_true")
+    parser.add_argument("--against", nargs="*", default=[], help="settings, as NAME=VALUE")
     parser.add_argument("--json", default="")
     given = parser.parse_args(arguments)
     seed = secrets.randbelow(2**31) if given.seed is None else given.seed
@@ -303,7 +346,8 @@ def main(arguments: list[str] | None = None) -> int:
         sync, workers = str(rng.choice(given.sync)), str(rng.choice(given.workers))
         if workers == "team" and sync == "asp":
             workers = "inline"  # models without rounds that can be repeated have no teams
-        one = compared(table, sync, workers)
+        against = {name: float(value) for name, _, value in (each.partition("=") for each in given.against)}
+        one = compared(table, sync, workers, given.converged_only, against)
         found.append(one)
         told = "converged" if one["converged"] else one["said"][0][:40]
         print(
@@ -325,6 +369,15 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
+def passes_of_both(found: list[dict[str, Any]]) -> dict[str, float]:
+    """Passes relative to those with the other settings: of all tables, and of the half that took the fewest then."""
+    both = sorted((one["passes_against"], one["passes"]) for one in found if one["passes_against"])
+    if not both:
+        return {}
+    shares = {"all": both, "easy": both[: max(len(both) // 2, 1)]}
+    return {f"passes_{name}": sum(new for _, new in few) / sum(old for old, _ in few) for name, few in shares.items()}
+
+
 def summarized(found: list[dict[str, Any]]) -> dict[str, Any]:
     """By model: how many of each verdict, and of those that converged the worst and the usual distance."""
     made: dict[str, Any] = {}
@@ -337,7 +390,7 @@ def summarized(found: list[dict[str, Any]]) -> dict[str, Any]:
             "told": sum(one["verdict"] == "told" for one in mine),
             "median_above": statistics.median(done) if done else None, "worst_above": max(done, default=None),
             "median_passes": statistics.median(one["passes"] for one in mine),
-            "worst_passes": max(one["passes"] for one in mine),
+            "worst_passes": max(one["passes"] for one in mine), **passes_of_both(mine),
         }  # fmt: skip
     return made
 

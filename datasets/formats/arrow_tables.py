@@ -411,6 +411,12 @@ def open_rows(path: Path, options: Options) -> Source:
     return columnar(TableStream(source)) if source.has_text_label else source
 
 
+def _categories(schema: Any) -> frozenset[str]:
+    """Columns of numbers that were categories in pandas: Parquet keeps that in a remark only."""
+    told = (schema.pandas_metadata or {}).get("columns", [])
+    return frozenset(each["field_name"] for each in told if each.get("pandas_type") == "categorical")
+
+
 def is_plain(path: Path, options: Options) -> bool:
     """Whether `open_rows` takes it: numbers without gaps in sight, and no column that is marked as an index."""
     blocks = open_blocks(path)
@@ -421,7 +427,10 @@ def is_plain(path: Path, options: Options) -> bool:
     if any(name in names for name in marked if isinstance(name, str)) and options.columns is None:
         return False
     features, label = _columns(path, options)
-    if not all(is_numeric(blocks.schema.field(name).type) for name in features):
+    kinds, types = [blocks.schema.field(name).type for name in features], import_pyarrow().types
+    if not all(is_numeric(kind) and not types.is_boolean(kind) for kind in kinds):  # booleans are not scaled
+        return False
+    if _categories(blocks.schema) & set(features):
         return False
     return not blocks.gaps([*features, *([] if label is None else [label])])
 
@@ -437,6 +446,7 @@ class ArrowTable(FileTable):
         stored = list(self.blocks.schema.names)
         self.names = unique_names(stored)
         marked = (self.blocks.schema.pandas_metadata or {}).get("index_columns", [])
+        self._categories = _categories(self.blocks.schema)
         self.indexes = frozenset(
             k for k, name in enumerate(stored) if name in marked or name.startswith("__index_level_")
         )
@@ -449,4 +459,10 @@ class ArrowTable(FileTable):
                 table = self.blocks.read(block, sorted({stored[k] for k in wanted}))
                 read = _places(table.column_names)
                 columns = [table.column(read[stored[k]][turns[k]]) for k in wanted]
+                pairs = zip(columns, wanted, strict=True)
+                columns = [self._encoded(column) if stored[k] in self._categories else column for column, k in pairs]
                 yield [column_of(c, self.names[k], self.origin) for k, c in zip(wanted, columns, strict=True)]
+
+    def _encoded(self, column: Any) -> Any:
+        """With a dictionary, if it has none yet."""
+        return column if import_pyarrow().types.is_dictionary(column.type) else column.dictionary_encode()

@@ -136,10 +136,10 @@ class NpzStream(Stream):
     def __init__(self, path: Path, label: str | int | None, dtype: str | None) -> None:
         """Find out which arrays hold the features and the labels, by their usual names unless they are given."""
         self.path, self.label, self.origin = path, label, str(path)
-        members = self._read(None)
+        members = self.read(None)
         self.sparse = {"indptr", "indices", "data", "shape"} <= set(members)
         if self.sparse:
-            if "format" in members and self._read("format").item() not in (b"csr", "csr"):
+            if "format" in members and self.read("format").item() not in (b"csr", "csr"):
                 raise DataError(f"{path} holds a sparse matrix that is not CSR; save matrix.tocsr() instead.")
             self.features_name, self.labels_name = "data", label if isinstance(label, str) else None
         else:
@@ -150,26 +150,26 @@ class NpzStream(Stream):
         for name in (self.features_name, self.labels_name):
             if name is not None and name not in members:
                 raise DataError(f"{path} has no array {name!r}; it has: {', '.join(members) or 'none'}.")
-        array = self._read(self.features_name)
+        array = self.read(self.features_name)
         if not self.sparse:
             array = as_matrix(array, f"{path} ({self.features_name})")
-        self.columns = int(self._read("shape")[1]) if self.sparse else array.shape[1]
+        self.columns = int(self.read("shape")[1]) if self.sparse else array.shape[1]
         self.dtype = wanted_dtype(array.dtype, dtype)
         if isinstance(label, int):
             raise UsageError(f"{path}: give the name of the array with the labels as {option('label')}, not a number.")
         self.labelled = self.labels_name is not None
         if self.labelled:
-            labels = self._read(self.labels_name)
+            labels = self.read(self.labels_name)
             if labels.dtype.kind not in "fiubUS":
                 raise DataError(f"{path}: {self.labels_name} holds {labels.dtype} values; save numbers or words.")
             self.named_classes = labels.dtype.kind in "US"
-            rows = int(self._read("shape")[0]) if self.sparse else len(array)
+            rows = int(self.read("shape")[0]) if self.sparse else len(array)
             if labels.shape != (rows,):
                 raise DataError(
                     f"{path} has {rows} rows but labels of the shape {labels.shape}; save one label per row."
                 )
 
-    def _read(self, name: str | None) -> Any:
+    def read(self, name: str | None) -> Any:
         """One array of the file, or the names of all where no name is given."""
         text = f"{self.path} is no .npz of plain arrays, save it again with numpy.savez"
         try:
@@ -196,12 +196,12 @@ class NpzStream(Stream):
             raise DataError(f"{self.path}: {name} unpacks to {size} bytes, more than this host has; save it as .npy.")
 
     def chunks(self) -> Iterator[Chunk]:
-        labels = self._read(self.labels_name) if self.labels_name else None
+        labels = self.read(self.labels_name) if self.labels_name else None
         if self.sparse:
-            indptr, indices, values = (self._read(n) for n in ("indptr", "indices", "data"))
+            indptr, indices, values = (self.read(n) for n in ("indptr", "indices", "data"))
             yield Chunk(Sparse(indptr, indices, values, self.columns), labels)
         else:
-            yield Chunk(as_matrix(self._read(self.features_name), self.origin), labels)
+            yield Chunk(as_matrix(self.read(self.features_name), self.origin), labels)
 
     def describe(self) -> Description:
         return {

@@ -106,9 +106,10 @@ def _all_plain(table: ObjectTable, features: Sequence[int]) -> bool:
 
 
 def _is_plain(column: Any) -> bool:
-    """Whether a column is numbers of a NumPy type without gaps."""
+    """Whether a column is numbers of a NumPy type without gaps; booleans are no numbers, because they are not
+    scaled."""
     kind = getattr(column, "dtype", None)
-    if not isinstance(kind, np.dtype) or kind.kind not in "fiub" or isinstance(column, np.ma.MaskedArray):
+    if not isinstance(kind, np.dtype) or kind.kind not in "fiu" or isinstance(column, np.ma.MaskedArray):
         return False
     values = np.asarray(column)
     return kind.kind != "f" or values.nbytes > CHECKED_BYTES or not np.isnan(values).any()

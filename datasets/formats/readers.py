@@ -64,6 +64,22 @@ def open_raw(paths: list[Path], spec: str, options: Options) -> RawTable | None:
     return _as_table(files, keys, kinds, options, spec) if all(kind.table for kind in kinds) else None
 
 
+def are_tables(paths: list[Path]) -> bool:
+    """Whether `open_raw` takes these files, as tables of columns or of ratings."""
+    return all(kind.table or kind is RATINGS for kind in _listed(paths, Options())[2])
+
+
+def open_gapped(paths: list[Path], spec: str, label: str | int | None = None) -> RawTable | None:
+    """As `open_raw`, of files that are tables only where gaps are treated; the label is their last column."""
+    files, keys, kinds = _listed(paths, Options())
+    options = Options(label=label)
+    opened = [kind.gapped(path, options) if kind.gapped else None for path, kind in zip(files, kinds, strict=True)]
+    made = [table for table in opened if table is not None]
+    if any(keys) or not made or len(made) < len(files):
+        return None
+    return made[0] if len(made) == 1 else FilesTable(made, keys, spec)
+
+
 def files_are_plain(paths: list[Path], chosen: dict[str, Any]) -> bool:
     """Whether these files hold plain numbers in the chosen columns."""
     files, keys, kinds = _listed(paths, Options())

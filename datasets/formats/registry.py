@@ -13,6 +13,7 @@ from flegel.datasets.formats import arrow_tables, npy
 from flegel.datasets.formats.compressed import read_head, suffixes
 from flegel.datasets.formats.excel import ExcelTable
 from flegel.datasets.formats.jester import JesterStream, is_jester
+from flegel.datasets.formats.npz_table import NpzTable, npz_table
 from flegel.datasets.formats.packed_arrays import IdxStream, NpzStream, idx_labels_beside
 from flegel.datasets.formats.svmlight import SvmlightStream, is_svmlight
 from flegel.datasets.formats.text_dialect import HEAD_BYTES, detect_dialect, number_dialect
@@ -47,6 +48,8 @@ class Format:
     """Tells by the beginning of a file (and whether that is all of it), where its suffix leaves the format open."""
     table: Callable[[Path, Options], RawTable] | None = None
     """The file as a table whose columns are surveyed, for formats that are tables."""
+    gapped: Callable[[Path, Options], RawTable | None] | None = None
+    """As `table`, of a format that is no table, where gaps are treated; None of a file that cannot have any."""
     is_plain: Callable[[Path, Options], bool] | None = None
     """Whether `open` takes this table: no text, gap, date, index or other encoding is in sight."""
 
@@ -58,6 +61,12 @@ def _open_text(path: Path, options: Options) -> Source:
     if suffixes(path)[1] or dialect.text_label:
         return columnar(TextStream(path, dialect, dtype))
     return TextSource(path, dialect, dtype)
+
+
+def _open_npz(path: Path, options: Options) -> Source:
+    if options.missing == "error":
+        return columnar(NpzStream(path, options.label, options.dtype))
+    return open_treated(NpzTable(path, options.label), options)
 
 
 def _plain_text(path: Path, options: Options) -> bool:
@@ -101,9 +110,10 @@ FORMATS = (
     ),
     Format(
         "npz",
-        lambda path, options: columnar(NpzStream(path, options.label, options.dtype)),
-        options=frozenset({"label"}),
+        _open_npz,
+        options=frozenset({"label", "missing"}),
         suffixes=(".npz",),
+        gapped=lambda path, options: npz_table(path, options.label),
     ),
     Format(
         "excel",

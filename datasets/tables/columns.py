@@ -79,6 +79,13 @@ class RawTable(ABC):
         """The label and the features, by position."""
         return chosen_columns(self.names if self.named else None, len(self.names), options, self.origin)
 
+    def whole(self, k: int) -> Array:
+        """All of a column, as it is written there."""
+        parts = [column for (column,) in self.chunks([k])]
+        return np.concatenate(
+            [np.array([*part.texts, None], object)[part.values] if part.textual else part.values for part in parts]
+        )
+
     def title(self, k: int) -> str:
         """A column for messages: 'column 3 (eta)', counted from 1 as people do."""
         return column_name(self.names if self.named else None, k)
@@ -219,6 +226,8 @@ def _object_column(values: Array, name: str, origin: str) -> RawColumn:
     if all(issubclass(sort, bytes | np.bytes_) for sort in sorts):
         texts = [None if gap else value.decode("utf-8", "replace") for value, gap in zip(values, missing, strict=True)]
         return cells(texts)
+    if all(issubclass(sort, datetime.time) for sort in sorts):  # as text files hold them
+        return cells([None if gap else str(value) for value, gap in zip(values, missing, strict=True)])
     if all(issubclass(sort, bool | np.bool_) for sort in sorts):
         return RawColumn("boolean", np.where(missing, np.nan, values).astype(np.float64))
     if all(issubclass(sort, int | float | np.number | decimal.Decimal | bool | np.bool_) for sort in sorts):
@@ -245,7 +254,7 @@ def _arrow_column(column: Any, name: str, origin: str) -> RawColumn:
         column = column.chunk(0) if isinstance(column, pyarrow.ChunkedArray) else column
     if types.is_dictionary(kind):
         named = [None if value is None else text_of(value) for value in column.dictionary.to_pylist()]
-        codes = np.asarray(column.indices.fill_null(-1).to_numpy(zero_copy_only=False), np.int64)
+        codes = column.indices.cast(pyarrow.int64()).fill_null(-1).to_numpy(zero_copy_only=False)
         known = {text: code for code, text in enumerate(dict.fromkeys(text for text in named if text is not None))}
         places = np.array([-1 if text is None else known[text] for text in named] + [-1], np.int64)
         return RawColumn("category", places[codes], tuple(known))
@@ -264,6 +273,8 @@ def _arrow_column(column: Any, name: str, origin: str) -> RawColumn:
         codes = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
         texts = tuple(text.strip() for text in encoded.dictionary.to_pylist())
         return RawColumn("cells", np.asarray(codes, np.int64), texts)
+    if types.is_binary(kind) or types.is_large_binary(kind) or types.is_binary_view(kind) or types.is_time(kind):
+        return _object_column(np.array([*column.to_pylist(), None], object)[:-1], name, origin)
     if types.is_null(kind):
         return RawColumn("number", np.full(len(column), np.nan))
     raise DataError(

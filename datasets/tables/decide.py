@@ -65,6 +65,7 @@ def decide(
             f"{option('columns')}."
         )
     used = [k for k, column in enumerate(columns) if column.used]
+    timed = any(columns[k].use == "date" and found[k].timed for k in used)
     order = [*features, *(k for k in range(len(columns)) if k not in features)]
     density, rules = len(used) / width, active().tables
     return Treatment(
@@ -73,7 +74,7 @@ def decide(
         named=table.named,
         missing=options.missing,
         sparse=options.sparse and width > rules.sparse_above_features and density < rules.sparse_below_density,
-        dtype=options.dtype or table.dtype(used).name,
+        dtype=options.dtype or ("float64" if timed else table.dtype(used).name),
     )
 
 

@@ -33,7 +33,7 @@ from flegel.datasets.tables.treatment import Treatment, join_rows
 from flegel.errors import UNDECODABLE, DataError
 from flegel.wording import option
 
-SURVEY = 2
+SURVEY = 3
 """Version of the decisions; raised when a survey of the same table would decide otherwise."""
 
 

@@ -35,6 +35,8 @@ class ColumnSurvey:
     """Different texts and how often they occur; None where they are too many."""
     pairs: set[int] = field(default_factory=set)
     """Pairs of boolean words that occur."""
+    timed: bool = False
+    """Some dates have a time of day, of which float32 would lose minutes."""
     counts_up: bool = True
     """Each value so far is its row's number from 0, or from 1."""
 
@@ -50,6 +52,7 @@ class ColumnSurvey:
             self._add_texts(raw, before)
             return
         gaps = np.isnan(raw.values)
+        self.timed = self.timed or (raw.kind == "date" and bool((raw.values[~gaps] % 1.0 != 0.0).any()))
         self.counts_up = self.counts_up and _counts_up(raw.values, before)
         if gaps.any():
             self.missing += int(gaps.sum())
@@ -88,6 +91,7 @@ class ColumnSurvey:
         self.shapes[name] += count
         if name not in self.first:
             self.first[name] = (before + int(np.argmax(raw.values == k)), text)
+        self.timed = self.timed or (name in cells.DATES and ":" in text)
         if name == "boolean":
             self.pairs |= {i for i, pair in enumerate(cells.BOOLEANS) if text.lower() in pair}
         self.spaced = self.spaced or ((not text.isascii() or " " in text or "'" in text) and cells.is_spaced(text))
@@ -111,6 +115,7 @@ class ColumnSurvey:
         self.shapes += other.shapes
         self.pairs |= other.pairs
         self.spaced |= other.spaced
+        self.timed |= other.timed
         if self.texts is None or other.texts is None:
             self.texts = None
         else:

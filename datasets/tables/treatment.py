@@ -164,6 +164,17 @@ class Treatment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             at += column.width
         raise UsageError(f"Only a column of numbers without gaps can hold {note}; choose another column.")
 
+    def without_last(self, features: int) -> Treatment:
+        """The same without the last features, for tables that lack what a model predicts."""
+        if not features:
+            return self
+        kept = self.width - features
+        columns, names = list(self.columns), None if self.names is None else self.names[:kept]
+        while columns and sum(column.width for column in columns) > kept:
+            columns = [column for column in columns if column is not [c for c in columns if c.used][-1]]
+        cut = {"shift": self.shift[:kept], "factor": self.factor[:kept]}
+        return msgspec.structs.replace(self, width=kept, columns=columns, names=names, **cut)
+
     def apply(self, table: Any, say: Say | None = None) -> Array | Sparse:
         """Rows of a frame, a table, an array or sparse rows, as the model knows them; scaled where it was.
 

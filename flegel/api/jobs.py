@@ -259,6 +259,7 @@ def _run_here(
     dataset = open_training_data(job, data, chosen)
     with using(job.settings):
         workers, threads, why, workers_if_interpreted = _staff(job, chosen, dataset, cluster)
+    chosen_here = job.workers is None and job.threads is None
     job = msgspec.structs.replace(job, data=data_location(data), workers=workers, threads=threads)
     job_if_interpreted = (
         msgspec.structs.replace(job, workers=workers_if_interpreted, threads=None)
@@ -270,8 +271,9 @@ def _run_here(
         background_compiler.start()
     with announced_as_running(type(chosen).__name__.lower(), job.data, workers) as note:
         request = Request(
-            chosen, dataset, job, cluster, session, theta0, Observers([*observers, note]), job_if_interpreted
-        )
+            chosen, dataset, job, cluster, session, theta0, Observers([*observers, note]), job_if_interpreted,
+            threads_are_chosen=chosen_here,
+        )  # fmt: skip
         if why:
             request.observers.say(why)
         result = execute(request)

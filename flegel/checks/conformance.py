@@ -167,12 +167,14 @@ class Trial:
         """Two sums over all points are equal up to rounding. Where terms cancel, as about a mean, rounding is relative
         to the sizes of the terms, which are then added up."""
         least = self.points * ROUNDING_OF_A_SHARE if relative >= NARROW_TOLERANCE else 0.0
-        if _close(a, b, relative, least) or not merges_reports(self.algorithm):
-            return _close(a, b, relative, least)
+        if _close(a, b, relative, least):
+            return True
         sizes, shard = pytree.copy(self.zero), self.shard("rows")
         theta = pytree.presented(as_hooks_see(self.algorithm, self.parameter, shard))
         for i in range(shard.points):
             change = self.algorithm.updateDataPoint(data_point(shard, i), theta, 0)
+            if not (merges_reports(self.algorithm) or pytree.same_shape(change, sizes)):
+                return False
             pytree.add(sizes, pytree.unflatten(change, [np.abs(each) for each in pytree.flatten(change)]))
         return _close(a, b, relative, least, sizes)
 

@@ -18,7 +18,7 @@ from flegel.core.pytree import Array, Tree
 from flegel.core.shard import Sparse
 from flegel.datasets import Dataset, Scaling, Treatment, known_labels, open_for_prediction, open_table
 from flegel.datasets.rows import scale
-from flegel.datasets.tables.columns import text_of
+from flegel.datasets.tables.columns import RawTable, text_of
 from flegel.datasets.tables.object_table import ObjectTable
 from flegel.declarations.figures import ModelHooks
 from flegel.declarations.optional import hook
@@ -59,7 +59,38 @@ def model_of(model: FittedModel) -> tuple[dict[str, Array], dict[str, Array]]:
 
 def answer(model: FittedModel, treatment: Treatment, said: Answer, table: Any) -> Array:
     """A hook's answer for the rows of a table."""
-    return np.asarray(said(_rows(model, treatment, table), pytree.present(model.parameter)))
+    return np.asarray(said(_inputs(model, treatment, table), pytree.present(model.parameter)))
+
+
+def _inputs(model: FittedModel, treatment: Treatment, table: Any) -> Array | Sparse:
+    """Rows without what the model predicts, of a table with or without it."""
+    targets = model.algorithm.accepts.targets
+    if not targets:
+        return _rows(model, treatment, table)
+    fewer = treatment.without_last(targets)
+    given = open_for_prediction(os.fspath(table), fewer) if _is_place(table) else table
+    opened = given if isinstance(given, RawTable) else ObjectTable(given)
+    width = opened.width if isinstance(opened, ObjectTable) else len(opened.names)
+    if opened.named or width != _width_with_targets(treatment):
+        return _rows(model, fewer, given)
+    return without_last_columns(_rows(model, treatment, given), targets)
+
+
+def _width_with_targets(treatment: Treatment) -> int:
+    """Columns of a table without names that has all that the training had."""
+    return treatment.width if treatment.plain else len(treatment.columns)
+
+
+def without_last_columns(rows: Array | Sparse, count: int) -> Array | Sparse:
+    """The other columns; `rows` themselves where none is left out."""
+    if not count:
+        return rows
+    if not isinstance(rows, Sparse):
+        return rows[:, :-count]
+    columns = rows.columns - count
+    kept = rows.indices < columns
+    before = np.append(0, np.cumsum(kept))
+    return Sparse(before[rows.indptr], rows.indices[kept], rows.values[kept], columns)
 
 
 def _rows(model: FittedModel, treatment: Treatment, table: Any, label: str | None = None) -> Array | Sparse:
@@ -151,10 +182,7 @@ def _column(table: Any, name: str) -> Array:
     if place is None:
         known = nearest(name, given.names) if given.named else f"; its columns are 0 to {len(given.names) - 1}."
         raise UsageError(f"{given.origin} has no column {name!r}{known}")
-    parts = [column for (column,) in given.chunks([place])]
-    return np.concatenate(
-        [np.array([*part.texts, None], object)[part.values] if part.textual else part.values for part in parts]
-    )
+    return given.whole(place)
 
 
 def _place(name: str, names: Sequence[str], named: bool) -> int | None:
@@ -181,7 +209,12 @@ def _as_numbers(model: FittedModel, labels: Any) -> Array:
 
 def predict(model: FittedModel, treatment: Treatment, table: Any) -> Array:
     """Classes by their names, where the labels of training were words; clusters by their numbers."""
-    return with_names(model, answer(model, treatment, model.algorithm.predict, table))
+    found = answer(model, treatment, model.algorithm.predict, table)
+    targets, scaling = model.algorithm.accepts.targets, treatment.scaling
+    if targets and scaling is not None:  # what is predicted was scaled as columns were
+        own = found.reshape(len(found), -1) / scaling.factor[-targets:] + scaling.shift[-targets:]
+        return np.asarray(own.reshape(found.shape))
+    return with_names(model, found)
 
 
 def class_names(model: FittedModel) -> list[Any]:
@@ -218,8 +251,9 @@ class TrainingRows:
         return list(self._data.source.report)
 
     def answer(self, model: FittedModel, hook: Answer) -> Array:
-        parameter = pytree.present(model.parameter)
-        return np.concatenate([np.asarray(hook(rows, parameter)) for rows in self._chunks()])
+        parameter, targets = pytree.present(model.parameter), model.algorithm.accepts.targets
+        chunks = (without_last_columns(rows, targets) for rows in self._chunks())
+        return np.concatenate([np.asarray(hook(rows, parameter)) for rows in chunks])
 
     def _chunks(self) -> Iterator[Array | Sparse]:
         """The training rows in chunks, scaled as in training."""

@@ -29,6 +29,16 @@ DRAWN_STARTS = 10  # of n_init="auto" where init draws rows, or is a function: a
 PASSES_OF_STARTS = 50  # over the sample for each of these, at most, before the best is chosen
 MOST_FOUND_CLUSTERS = 50  # of n_clusters="auto"
 ROWS_COMPARED_AT_ONCE = 1 << 13  # with their centres
+LARGEST_SQUARED = 1e17  # in float32, whose largest number is 3e38: sums of 10,000 such squares are finite
+
+
+def finitely_squared(*tables: Any) -> list[Any]:
+    """The same rows, in float64 where their squares have no numbers in float32."""
+    numbers = [table.data if scipy.sparse.issparse(table) else table for table in tables]
+    large = any(
+        each.dtype == np.float32 and each.size and max(each.max(), -each.min()) > LARGEST_SQUARED for each in numbers
+    )
+    return [table.astype(np.float64) for table in tables] if large else list(tables)
 
 
 class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, EngineEstimator):  # type: ignore[misc]
@@ -301,7 +311,7 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, En
         if not scipy.sparse.issparse(X):  # about the centres' mean, so that a large mean costs no digits
             middle = centres.mean(axis=0, dtype=np.float64).astype(X.dtype)
             X, centres = X - middle, centres - middle
-        labels, distances = pairwise_distances_argmin_min(X, centres)
+        labels, distances = pairwise_distances_argmin_min(*finitely_squared(X, centres))
         return labels.astype(np.int32), distances.astype(np.float64) ** 2
 
     def _with_gaps(self, X: Array) -> Array:
@@ -328,7 +338,7 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, En
             return self._model().distances(for_engine(X), self._parameter()).astype(X.dtype)
         if has_gaps(X):
             return np.sqrt(self._with_gaps(X)).astype(X.dtype)
-        return np.asarray(euclidean_distances(X, self.cluster_centers_), dtype=X.dtype)
+        return np.asarray(euclidean_distances(*finitely_squared(X, self.cluster_centers_)), dtype=X.dtype)
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """Minus the inertia of these rows."""

@@ -14,7 +14,7 @@ from flegel.algorithms.clusters.bisecting_kmeans import BisectingKMeans as Bisec
 from flegel.algorithms.seeding import squared_lengths
 from flegel.core.pytree import Array
 from flegel.sklearn.base import EngineEstimator
-from flegel.sklearn.kmeans import KMeans
+from flegel.sklearn.kmeans import KMeans, finitely_squared
 
 STRATEGIES = {"biggest_inertia": "inertia", "largest_cluster": "size"}
 
@@ -166,7 +166,8 @@ class BisectingKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cluster
         return BisectingAlgorithm(k=len(self.cluster_centers_)).predict(X, self._theta)
 
     def _inertia(self, X: Any, labels: Array, weights: Array | None) -> float:
-        each = squared_lengths(X - self.cluster_centers_[labels])
+        X, centres = finitely_squared(X, self.cluster_centers_)
+        each = squared_lengths(X - centres[labels])
         return float(each.sum(dtype=np.float64) if weights is None else weights @ each)
 
     def predict(self, X: Any) -> Array:
@@ -176,7 +177,7 @@ class BisectingKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cluster
     def transform(self, X: Any) -> Array:
         """The distance of each row to every centre."""
         X = self._new_rows(X)
-        return np.asarray(euclidean_distances(X, self.cluster_centers_), dtype=X.dtype)
+        return np.asarray(euclidean_distances(*finitely_squared(X, self.cluster_centers_)), dtype=X.dtype)
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """Minus the inertia of these rows."""

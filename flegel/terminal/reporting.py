@@ -35,6 +35,7 @@ def errors_as_sentences(left_behind: str = "") -> Iterator[None]:
         raise SystemExit(error.exit_code) from None
     except Interrupted as stop:
         print(f"flegel: {stop}", file=sys.stderr)
+        end_at_once(stop.exit_code)
         raise SystemExit(stop.exit_code) from None
     except KeyboardInterrupt:
         print(f"flegel: interrupted{left_behind}.", file=sys.stderr)

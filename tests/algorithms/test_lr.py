@@ -16,6 +16,7 @@ from sklearn.metrics import log_loss
 
 from flegel.algorithms.lr import LR, precondition
 from flegel.algorithms.lr.search import Curvature, Penalty, StepSearch, begin, unsolved
+from flegel.configuration.active import using
 from flegel.core import pytree
 from flegel.core.shard import Sparse, make_shard
 from flegel.core.stop_flag import new_flag
@@ -340,7 +341,8 @@ def test_the_best_parameter_measured_again_is_accepted_in_spite_of_rounding() ->
     labels = (rows[:, 0] > 0.3).astype(np.float64)
     model = LR(l2=0.1)
     sample = sample_of(rows, labels)
-    first = model.initParameter(sample, rng)
+    with using({"lr.sample_start_steps": 0}):
+        first = model.initParameter(sample, rng)
     shard = make_shard(rows, labels, model.initState(40, 3, rng), "rows")
     sums = model.initAggregator(sample, first)
     interpreted(model)(shard, first, sums, 0, 40, 0, new_flag())
@@ -424,11 +426,54 @@ def test_a_few_points_whose_curvature_changes_do_not_keep_a_job_training(
     rng = np.random.default_rng(1)
     rows = rng.normal(size=(20_000, 5)).astype(np.float32)
     labels = (rows @ rng.normal(size=5) * 12 / math.sqrt(5) + rng.logistic(size=20_000) > 0).astype(float)
+    with using({"lr.sample_start_steps": 0}):
+        run, made = until_known(rows, labels, barriers)
+        search = StepSearch(*run.parameter.internal_search)
+        assert made <= most
+        assert search.measured <= measured
+        assert search.best <= run.passes(6).objectives[-1] * (1 + 1e-4)
+
+
+@pytest.mark.parametrize(
+    ("points", "barriers", "most"), [(2_000, 1, 2), (2_000, 8, 16), (20_000, 1, 3), (20_000, 8, 24)]
+)
+def test_two_classes_begin_at_the_minimum_of_a_sample(points: int, barriers: int, most: int) -> None:
+    """From θ = 0 one barrier a pass takes 6 and 7 of them, eight take 63."""
+    rng = np.random.default_rng(1)
+    rows = rng.normal(size=(points, 5)).astype(np.float32)
+    labels = (rows @ rng.normal(size=5) * 12 / math.sqrt(5) + rng.logistic(size=points) > 0).astype(float)
     run, made = until_known(rows, labels, barriers)
-    search = StepSearch(*run.parameter.internal_search)
     assert made <= most
-    assert search.measured <= measured
-    assert search.best <= run.passes(6).objectives[-1] * (1 + 1e-4)
+    assert StepSearch(*run.parameter.internal_search).best <= run.passes(6).objectives[-1] * (1 + 1e-4)
+
+
+@pytest.mark.parametrize("intercept", [True, False])
+@pytest.mark.parametrize("weighted", [True, False])
+def test_the_start_on_all_rows_is_their_minimum(intercept: bool, weighted: bool) -> None:
+    rows, labels = problem(points=500)
+    weights = np.random.default_rng(5).uniform(0.0, 3.0, 500) if weighted else None
+    algorithm = LR(l2=0.01, intercept=intercept, class_weight=[1.0, 2.5])
+    sample = sample_of(rows, labels)._replace(weights=weights)
+    found = algorithm.initParameter(sample, np.random.default_rng(0))
+    mass = (np.ones(500) if weights is None else weights) * np.where(labels == 1, 2.5, 1.0)
+    peer = LogisticRegression(C=1 / (0.01 * 500), tol=1e-10, max_iter=500, fit_intercept=intercept)
+    peer.fit(rows, labels, sample_weight=mass)
+    theirs, ours = (
+        mass @ np.logaddexp(0.0, np.where(labels == 1, -1, 1) * (rows @ w[0] + b[0])) / 500 + 0.005 * float(w[0] @ w[0])
+        for w, b in ((peer.coef_, peer.intercept_), (found.weights, found.bias))
+    )
+    assert theirs * (1 - 1e-6) <= ours <= theirs * (1 + 1e-3)
+    assert intercept or found.bias[0] == 0.0
+
+
+def test_without_a_minimum_or_with_too_few_rows_the_start_is_zero() -> None:
+    rows, labels = problem(points=100)
+    apart = sample_of(rows, (rows[:, 0] > np.median(rows[:, 0])).astype(float))
+    few = sample_of(rows, labels)._replace(points=100_000)
+    for sample in (apart, few):
+        found = LR().initParameter(sample, np.random.default_rng(0))
+        assert not found.weights.any()
+        assert not StepSearch(*found.internal_search).settling
 
 
 @pytest.mark.parametrize("length", [1e2, 1e4, 1e6])

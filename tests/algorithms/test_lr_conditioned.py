@@ -48,7 +48,7 @@ def test_the_minimum_is_reached_and_known(
     algorithm = LR(l2=1.0 / POINTS, classes=[float(c) for c in range(classes)])
     assert active().shapes.lr_full_numbers < algorithm.outputs * (columns + 1) ** 2 <= active().shapes.lr_late_numbers
     run = start(algorithm, sparse_of(rows) if sparse else rows, labels, workers=workers)
-    assert until_converged(run, 80, barriers) <= 80
+    assert until_converged(run, 100, barriers) <= 100
     found = algorithm.finalParameter(run.statistics, run.parameter)
     reached = algorithm.evaluate(rows, labels, found).objective
     assert reached <= run.passes(25).objectives[-1] * 1.0001, "it said that it was there"

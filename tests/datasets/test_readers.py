@@ -13,6 +13,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import flegel
+from flegel.algorithms.lr import LR
 from flegel.datasets import open_data
 from flegel.datasets.formats import arrow_tables, text_stream
 from flegel.datasets.formats.arrow_tables import TableSource, open_blocks
@@ -424,3 +426,44 @@ def test_tables_read_some_columns_and_rows_of_a_block_at_a_time(
             assert np.array_equal(rows.features, X[ids])
         assert np.array_equal(np.sort(mixed.ids), np.arange(5000)) and not np.array_equal(mixed.ids, np.arange(5000))
     assert windows[0] < windows[1] < windows[2], "large blocks are cut"
+
+
+@pytest.mark.parametrize("words", [False, True])
+def test_gaps_of_npz_files_are_treated_like_those_of_npy(tmp_path: Path, words: bool) -> None:
+    rows = np.array([[1.0, np.nan], [3.0, 4.0], [np.nan, 8.0], [5.0, 6.0]])
+    labels = np.array(["no", "no", "yes", "yes"]) if words else np.array([0.0, 0.0, 1.0, 1.0])
+    np.savez(tmp_path / "rows.npz", X=rows, y=labels)
+    np.save(tmp_path / "rows.npy", rows)
+    for missing in ("mean", "median", "drop", "indicator"):
+        data, other = (open_data(tmp_path / name, missing=missing) for name in ("rows.npz", "rows.npy"))
+        features, found = data.load()
+        np.testing.assert_array_equal(features, other.load()[0])
+        kept = [1, 3] if missing == "drop" else [0, 1, 2, 3]
+        np.testing.assert_array_equal(found, (labels == labels[3])[kept])
+    with pytest.raises(DataError, match=r"row 1, column 2 is nan.*leaves such rows out"):
+        open_data(tmp_path / "rows.npz").load()
+
+
+def test_models_answer_for_npz_files_with_gaps(tmp_path: Path) -> None:
+    rng = np.random.default_rng(3)
+    rows = rng.normal(size=(200, 3))
+    labels = np.array(["no", "yes"])[(rows[:, 0] > 0).astype(int)]
+    rows[rng.random(rows.shape) < 0.1] = np.nan
+    np.savez(tmp_path / "rows.npz", X=rows, kind=labels)
+    np.savez(tmp_path / "new.npz", X=rows)
+    given = {"label": "kind", "missing": "mean", "progress": False}
+    result = flegel.run(LR(), tmp_path / "rows.npz", **given)
+    assert (result.predict(tmp_path / "new.npz") == labels).mean() > 0.9
+    assert result.evaluate(tmp_path / "rows.npz", "kind").metrics["accuracy"] > 0.9
+
+
+def test_files_that_are_no_tables_have_their_own_labels(tmp_path: Path) -> None:
+    rows = np.random.default_rng(3).normal(size=(200, 3))
+    labels = (rows[:, 0] > 0).astype(float)
+    result = flegel.run(LR(), rows, labels, progress=False)
+    np.savez(tmp_path / "rows.npz", X=rows, y=labels)
+    both = list(zip(rows, labels, strict=True))
+    lines = [f"{y:g} " + " ".join(f"{k + 1}:{x:.17g}" for k, x in enumerate(row)) for row, y in both]
+    (tmp_path / "rows.libsvm").write_text("\n".join(lines) + "\n")
+    for name in ("rows.npz", "rows.libsvm"):
+        assert result.evaluate(tmp_path / name).objective == pytest.approx(result.objective, rel=1e-5)

@@ -166,7 +166,7 @@ def test_what_became_of_columns_is_told() -> None:
     report = open_data(FRAME, label="kind", missing="drop").source.report
     assert report[0] == "the given DataFrame: 80 rows, 5 columns → 6 features; 40 rows left out"
     assert any("label, 2 classes: u, v" in line for line in report)
-    assert open_data(FRAME[["paid"]]).source.report == ()
+    assert open_data(pd.DataFrame({"x": [1.0, 2.0]})).source.report == ()
 
 
 def test_advice_about_scaling_names_both_columns() -> None:

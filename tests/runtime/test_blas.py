@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -71,3 +72,18 @@ def test_jobs_beside_each_other_end_in_any_order(before: dict[str, int]) -> None
     longer.join(60)
     with by_one_thread():
         assert set(threads().values()) == {1}
+
+
+@pytest.mark.processes
+def test_a_process_that_is_forked_inside_a_job_limits_its_own_jobs() -> None:
+    def linear_algebra(into: Any) -> None:
+        with ThreadpoolController().limit(limits=3, user_api="blas"), by_one_thread():
+            into.put(set(threads().values()))
+
+    context = multiprocessing.get_context("fork")
+    seen = context.SimpleQueue()
+    with by_one_thread():
+        child = context.Process(target=linear_algebra, args=(seen,))
+        child.start()
+        child.join(60)
+    assert seen.get() == {1}

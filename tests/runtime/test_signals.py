@@ -293,3 +293,18 @@ def test_a_program_that_was_interrupted_ends_although_a_thread_compiles() -> Non
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 130 and "KeyboardInterrupt" in done.stderr
+
+
+@pytest.mark.parametrize("raised", ["KeyboardInterrupt", "Interrupted('stopped, as asked', 130)"])
+def test_a_command_that_was_interrupted_ends_although_a_thread_compiles(raised: str) -> None:
+    """Also where it was asked to stop, and did: a job that keeps checkpoints."""
+    code = (
+        "import threading\n"
+        "from flegel.errors import Interrupted\n"
+        "from flegel.runtime.job.compiler_thread import CompilerThread\n"
+        "from flegel.terminal.reporting import errors_as_sentences\n"
+        "with errors_as_sentences(), CompilerThread(threading.Event().wait):\n"
+        f"    raise {raised}\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 130 and done.stderr in ("flegel: interrupted.\n", "flegel: stopped, as asked\n")

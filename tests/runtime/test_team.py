@@ -728,6 +728,7 @@ def test_the_tightest_control_group_around_a_process_counts(
 
 def test_what_started_this_process_may_say_how_many_threads_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processors, "available_processors", lambda: 8)
+    monkeypatch.setattr(processors, "limits_of_openmp", lambda libraries: [])
     for name in processors.TOLD_BY_OTHERS:
         monkeypatch.delenv(name, raising=False)
     assert processors.computing_threads() == 8
@@ -738,7 +739,8 @@ def test_what_started_this_process_may_say_how_many_threads_it_has(monkeypatch: 
 
 
 def test_a_slave_limits_the_threads_of_a_team(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processors, "computing_threads", lambda: 4)
+    monkeypatch.setattr(processors, "available_processors", lambda: 4)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # as in all processes that a slave starts
     monkeypatch.setattr(processors, "_team_limits", [])
     assert [processors.threads_of_team(wanted) for wanted in (0, 1, 16)] == [0, 1, 16], "nobody has set a limit"
     for given, most in ((3, 3), (8, 4)):

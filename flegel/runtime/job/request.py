@@ -37,7 +37,7 @@ from flegel.runtime.job.observers import JobControl, Observers
 from flegel.runtime.processes.cluster_protocol import Cluster
 from flegel.runtime.processes.worker_cluster import MAX_WORKERS
 from flegel.runtime.system.device_memory import rows_on_devices
-from flegel.runtime.system.processors import available_processors
+from flegel.runtime.system.processors import processors_for_processes
 from flegel.sync import balance_mode, make_policy
 from flegel.wording import counted, listener, option
 
@@ -70,6 +70,8 @@ class Request:
     """The job as it trains where hooks do not compile; None: as it is."""
     interpreted: str = ""
     """Why hooks do not compile, where that was tried before."""
+    threads_are_chosen: bool = False
+    """Nobody has asked for the job's number of threads."""
     team_threads: tuple[int, ...] = ()
     """Of each worker, where workers are teams of different hosts."""
     balance: CoordinatorPart | None = None
@@ -156,7 +158,7 @@ def open_job_data(job: Job, data: Any, algorithm: Algorithm) -> Dataset:
 
 def default_workers() -> int:
     """One for each core that this process may use."""
-    return available_processors()
+    return processors_for_processes()
 
 
 def workers_for(job: Job, algorithm: Algorithm, data: Dataset) -> int:

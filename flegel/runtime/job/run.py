@@ -40,7 +40,7 @@ from flegel.runtime.job.placement import JobCluster
 from flegel.runtime.job.prepared_job import PreparedJob
 from flegel.runtime.job.request import Request, check_data, check_numbers, default_workers
 from flegel.runtime.job.rows_of_job import partition_source, shared_rows, with_keys
-from flegel.runtime.job.teams import NotCompiled
+from flegel.runtime.job.teams import NotCompiled, with_processors
 from flegel.runtime.processes import fork_server
 from flegel.runtime.processes.blas_threads import by_one_thread
 from flegel.runtime.system.signals import raise_lost_signal
@@ -58,8 +58,13 @@ def execute(request: Request) -> Result:
 
 
 def _execute(request: Request) -> Result:
-    running = JobRun(request, clock.now())
-    with using(request.job.settings), running.ending:
+    with using(request.job.settings), with_processors(request) as staffed:
+        return _walk(JobRun(staffed, clock.now()))
+
+
+def _walk(running: JobRun) -> Result:
+    """All stages; what they opened is closed at the end."""
+    with running.ending:
         running.parts = parts_of(running)
         for part in running.parts:
             running.ending.enter_context(part.around())

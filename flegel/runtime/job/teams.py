@@ -6,10 +6,14 @@ one place, a round needs no message, and a busy core takes fewer points. Several
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, NamedTuple
+
+import msgspec
 
 from flegel.algorithm import Algorithm, visit_hooks
 from flegel.configuration.active import active
@@ -19,14 +23,14 @@ from flegel.declarations.optional import defines
 from flegel.job import Job
 from flegel.loading.class_source import is_built_in
 from flegel.params.ledger import sums_alone
-from flegel.runtime.job.request import pass_work
+from flegel.runtime.job.request import Request, pass_work
 from flegel.runtime.system.processors import computing_threads
 from flegel.sync import model_of
 from flegel.wording import counted
 
 _lock = threading.Lock()
 _in_use = 0
-"""Threads of teams that train in this process now."""
+"""Threads that train for jobs of this process now, and processes with a thread each."""
 
 
 class TeamChoice(NamedTuple):
@@ -135,13 +139,41 @@ def threads_for(algorithm: Algorithm, data: Dataset) -> int:
 
 
 @contextmanager
-def in_use(threads: int) -> Iterator[None]:
-    """A team trains: other jobs of this process have fewer threads meanwhile."""
+def in_use(threads: int, least: int | None = None) -> Iterator[int]:
+    """A job trains with so many threads, or where `least` is given with no more than others leave, but `least`; other
+    jobs of this process have fewer meanwhile. Of jobs that begin at the same time none takes what another one took."""
     global _in_use
     with _lock:
-        _in_use += threads
+        taken = threads if least is None else max(min(threads, computing_threads() - _in_use), least)
+        _in_use += taken
     try:
-        yield
+        yield taken
     finally:
         with _lock:
-            _in_use -= threads
+            _in_use -= taken
+
+
+def _forget() -> None:
+    """In a forked process, where no job of its parent trains."""
+    global _lock, _in_use
+    _lock, _in_use = threading.Lock(), 0
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
+
+
+@contextmanager
+def with_processors(request: Request) -> Iterator[Request]:
+    """The job as it trains, and the processors for it, from its first stage on: a team that was given no number of
+    threads has no more than other jobs of this process leave by now."""
+    job = request.job
+    if job.device or job.gpus:
+        yield request
+    elif request.workers > 1 or job.threads is None:
+        with in_use(request.workers * (job.threads or 1)):
+            yield request
+    else:
+        with in_use(job.threads, least=1 if request.threads_are_chosen else None) as threads:
+            same = threads == job.threads
+            yield request if same else replace(request, job=msgspec.structs.replace(job, threads=threads))

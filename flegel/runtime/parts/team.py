@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import Any
 
 from flegel.errors import UsageError
 from flegel.loading.class_source import is_built_in
 from flegel.plan.devices import parse_devices
 from flegel.runtime.job.part import Part
-from flegel.runtime.job.teams import in_use, obstacle
+from flegel.runtime.job.teams import obstacle
 from flegel.runtime.job.warm_clusters import Kind
 from flegel.sync import make_policy
 from flegel.wording import option
@@ -46,10 +45,6 @@ class ThreadsOfWorkers(Part):
         if worker in parse_devices(job.device, job.gpus, self.request.workers) or self._obstacle:
             return {}
         return {"threads": self.threads, "fixed_blocks": make_policy(job.sync).repeatable}
-
-    def around(self) -> contextlib.AbstractContextManager[object]:
-        """From its first stage on, so that a job which begins meanwhile takes what is left."""
-        return in_use(self.threads) if self.workers_in() == "threads" else contextlib.nullcontext()
 
     def section(self) -> dict[str, Any]:
         return {"threads": self.threads}

@@ -8,12 +8,11 @@ barrier, so they would spin all the time, on processors that the workers need.
 from __future__ import annotations
 
 import contextlib
-import sys
+import os
 import threading
 from collections.abc import Iterator
-from functools import lru_cache
 
-from threadpoolctl import ThreadpoolController
+from flegel.runtime.system.processors import numeric_libraries
 
 _limiting = threading.Lock()
 
@@ -21,18 +20,24 @@ _limiting = threading.Lock()
 @contextlib.contextmanager
 def by_one_thread() -> Iterator[None]:
     """Of several jobs in one process the first one sets the limit and restores it when it ends: a second one must not
-    restore what the first one still needs."""
-    if not _limiting.acquire(blocking=False):
+    restore what the first one still needs. Only the thread that has set a limit can lift it, so a job that lasts longer
+    than the first one does without."""
+    limiting = _limiting
+    if not limiting.acquire(blocking=False):
         yield
         return
     try:
-        with _controller(len(sys.modules)).limit(limits=1, user_api="blas"):
+        with numeric_libraries().limit(limits=1, user_api="blas"):
             yield
     finally:
-        _limiting.release()
+        limiting.release()
 
 
-@lru_cache(maxsize=1)
-def _controller(modules: int) -> ThreadpoolController:
-    """Finding the libraries of this process takes 5 ms; they are looked for again when modules were imported."""
-    return ThreadpoolController()
+def _forget() -> None:
+    """In a forked process, where the jobs of its parent do not end."""
+    global _limiting
+    _limiting = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)

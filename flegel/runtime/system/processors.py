@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import math
 import os
-from functools import cache
+import sys
+from functools import cache, lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from threadpoolctl import ThreadpoolController
 
 CONTROL_GROUPS = Path("sys/fs/cgroup")
 TOLD_BY_OTHERS = ("OMP_NUM_THREADS", "LOKY_MAX_CPU_COUNT")
@@ -22,7 +27,37 @@ def available_processors() -> int:
 def computing_threads() -> int:
     """Threads that this process should compute with at most."""
     told = [int(text) for name in TOLD_BY_OTHERS if (text := os.environ.get(name, "").strip()).isdigit()]
+    told += limits_of_openmp(numeric_libraries().info())
     return max(1, min([available_processors(), *(number for number in told if number > 0)]))
+
+
+def processors_for_processes() -> int:
+    """Processes that this one should compute with at most. In a worker of joblib, Dask or `multiprocessing` the
+    processors are shared with its siblings; elsewhere those variables are about threads alone."""
+    processes: Any = sys.modules.get("multiprocessing.process")
+    among_others = processes is not None and processes.parent_process() is not None
+    return computing_threads() if among_others else available_processors()
+
+
+def numeric_libraries() -> ThreadpoolController:
+    """The libraries of linear algebra and of OpenMP in this process, and the threads that each uses."""
+    return _found_libraries(len(sys.modules))
+
+
+@lru_cache(maxsize=1)
+def _found_libraries(modules: int) -> ThreadpoolController:
+    """Finding them takes 5 ms; they are looked for again when modules were imported."""
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController()
+
+
+def limits_of_openmp(libraries: list[dict[str, Any]]) -> list[int]:
+    """Threads that OpenMP may use in this thread, by library: `threadpool_limits` sets them, and PyTorch, to 1 in the
+    workers of a `DataLoader`. By itself PyTorch takes one for each core, which may be half of the processors, so more
+    than 1 of its own are no limit."""
+    found = [(str(one["filepath"]), int(one["num_threads"])) for one in libraries if one["user_api"] == "openmp"]
+    return [threads for path, threads in found if threads == 1 or "torch" not in Path(path).parts]
 
 
 _team_limits: list[int] = []
@@ -30,8 +65,8 @@ _team_limits: list[int] = []
 
 def limit_team(threads: int) -> None:
     """Whoever started this process gives its team so many threads, whatever its job asks for, and no more than there
-    are processors."""
-    _team_limits[:] = [min(threads, computing_threads())]
+    are processors. What its environment says is about numeric libraries, which have one thread in workers."""
+    _team_limits[:] = [min(threads, available_processors())]
 
 
 def threads_of_team(wanted: int) -> int:

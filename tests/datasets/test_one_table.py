@@ -1,0 +1,120 @@
+"""One table gets the same rows whatever it comes from: text, Parquet, Arrow, Excel, frames, records, lists."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from flegel.datasets import open_data
+from tests import needs
+
+ROWS = 300
+START = dt.datetime(2024, 1, 1)
+
+
+def drawn() -> dict[str, Any]:
+    """A column of every sort; every text occurs, so that all sources know the same categories."""
+    rng = np.random.default_rng(11)
+    seconds = [int(k) for k in rng.integers(0, 40_000_000, ROWS)]
+    return {
+        "decimal": rng.normal(size=ROWS).round(3),
+        "whole": rng.integers(0, 1000, ROWS),
+        "few whole": rng.integers(0, 4, ROWS),
+        "zeros and ones": rng.integers(0, 2, ROWS),
+        "boolean": rng.integers(0, 2, ROWS).astype(bool),
+        "word": rng.choice(["red", "green", "blue"], ROWS),
+        "digits as text": rng.choice(["1", "2", "3"], ROWS),
+        "bytes": [word.encode() for word in rng.choice(["aa", "bb"], ROWS)],
+        "category": pd.Categorical(rng.choice(["u", "v"], ROWS)),
+        "day": [(START + dt.timedelta(seconds=k)).date() for k in seconds],
+        "moment": [START + dt.timedelta(seconds=k) for k in seconds],
+        "time of day": [(START + dt.timedelta(seconds=k)).time() for k in seconds],
+        "few times of day": [dt.time(6 * (k % 3), 30) for k in seconds],
+        "whole with gaps": pd.array([None if k % 9 == 0 else k % 9 for k in seconds], dtype="Int64"),
+        "boolean with gaps": pd.array([None if k % 9 == 0 else bool(k % 2) for k in seconds], dtype="boolean"),
+    }
+
+
+COLUMNS = drawn()
+
+
+def written(save: Callable[[pd.DataFrame, Path], Any], name: str) -> Callable[[pd.DataFrame, Path], Any]:
+    def make(frame: pd.DataFrame, folder: Path) -> Path:
+        save(frame, folder / name)
+        return folder / name
+
+    return make
+
+
+def as_text(frame: pd.DataFrame) -> pd.DataFrame:
+    """Text files have no bytes."""
+    return frame.map(lambda value: value.decode() if isinstance(value, bytes) else value)
+
+
+def arrow(frame: pd.DataFrame) -> Any:
+    return needs.library("pyarrow").Table.from_pandas(frame, preserve_index=False)
+
+
+def save_arrow(frame: pd.DataFrame, path: Path) -> None:
+    table = arrow(frame)
+    with needs.library("pyarrow.ipc").new_file(str(path), table.schema) as sink:
+        sink.write_table(table)
+
+
+def save_excel(frame: pd.DataFrame, path: Path) -> None:
+    needs.library("openpyxl")
+    as_text(frame).to_excel(path, index=False)
+
+
+SOURCES: dict[str, Callable[[pd.DataFrame, Path], Any]] = {
+    "csv": written(lambda frame, path: as_text(frame).to_csv(path, index=False), "t.csv"),
+    "csv.gz": written(lambda frame, path: as_text(frame).to_csv(path, index=False), "t.csv.gz"),
+    "tsv": written(lambda frame, path: as_text(frame).to_csv(path, index=False, sep="\t"), "t.tsv"),
+    "parquet": written(lambda frame, path: frame.to_parquet(path, index=False), "t.parquet"),
+    "feather": written(lambda frame, path: frame.to_feather(path), "t.feather"),
+    "arrow": written(save_arrow, "t.arrow"),
+    "excel": written(save_excel, "t.xlsx"),
+    "pyarrow": lambda frame, folder: arrow(frame),
+    "polars": lambda frame, folder: needs.library("polars").from_arrow(arrow(frame)),
+    "records": lambda frame, folder: frame.to_records(index=False),
+    "lists": lambda frame, folder: {str(name): frame[name].tolist() for name in frame},
+    "objects": lambda frame, folder: frame.to_numpy(object),
+}
+
+
+def rows_of(source: Any, missing: str) -> tuple[Any, list[str], list[bool]]:
+    """Rows, what the columns were used for, and which features --scale leaves alone."""
+    data = open_data(source, missing=missing)
+    how = data.source.treatment
+    if how is None:
+        return data.load()[0], ["number"] * data.columns, [False] * data.columns
+    return data.load()[0], [column.use for column in how.columns], how.unscaled().tolist()
+
+
+@pytest.mark.parametrize("column", COLUMNS)
+@pytest.mark.parametrize("source", SOURCES)
+def test_one_table_has_the_same_rows_from_every_source(tmp_path: Path, column: str, source: str) -> None:
+    frame = pd.DataFrame({"x": np.arange(ROWS) * 0.5, "y": COLUMNS[column]})
+    missing = "mean" if "gaps" in column else "error"
+    rows, uses, unscaled = rows_of(SOURCES[source](frame, tmp_path), missing)
+    expected, wanted, left = rows_of(frame, missing)
+    assert uses == wanted
+    assert unscaled == left
+    np.testing.assert_allclose(rows, expected, rtol=1e-6, atol=1e-6)
+    if column == "moment":
+        assert rows.dtype == np.float64, "float32 loses minutes"
+
+
+@pytest.mark.parametrize("source", ["parquet", "feather", "arrow", "pyarrow"])
+def test_whole_numbers_that_are_categories_stay_categories(tmp_path: Path, source: str) -> None:
+    kind = pd.Categorical(np.random.default_rng(2).integers(0, 5, ROWS))
+    frame = pd.DataFrame({"x": np.arange(ROWS) * 0.5, "kind": kind})
+    rows, uses, _ = rows_of(SOURCES[source](frame, tmp_path), "error")
+    assert uses == ["number", "onehot"]
+    np.testing.assert_allclose(rows, rows_of(frame, "error")[0])

@@ -114,6 +114,8 @@ class HyperParameter:
         except UNDECODABLE as error:  # also those of values that do not fit
             choices = _choices(self.type)
             detail = f"it is one of {', '.join(choices)}" if choices else str(error).split(" - at ")[0]
+            if "malformed" in detail and str(value)[:1] == "[":
+                detail = "in a list of numbers each stands as it is, as in [0,2]; words take double quotes"
             raise UsageError(f"{owner}: {self.name}={value!r} does not fit ({detail}).") from None
 
 

@@ -71,3 +71,15 @@ def test_several_targets_are_evaluated_on_tables_that_have_them() -> None:
     assert found.metrics["r2"] == pytest.approx(1.0)
     with pytest.raises(DataError, match="has no column 'y1'"):
         result.evaluate(table[["a", "b", "kind"]])
+
+
+@pytest.mark.parametrize(
+    ("data", "sentence"),
+    [
+        ((np.ones((9, 4)), np.ones(9)), "predicts the last 2 columns .* has labels"),
+        (np.ones((9, 2)), "none is left to predict from"),
+    ],
+)
+def test_targets_beside_labels_or_without_features_are_refused(data: Any, sentence: str) -> None:
+    with pytest.raises(flegel.UsageError, match=sentence):
+        trained(data)

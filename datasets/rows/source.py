@@ -300,9 +300,10 @@ def check_finite(features: Array, labels: Array | None, ids: Array, names: list[
             )
     if labels is not None and not np.isfinite(labels).all():
         row = int(np.flatnonzero(~np.isfinite(labels))[0])
+        left_out = f"leave such rows out with {option('missing', 'drop')}"
+        way = left_out if np.isnan(labels[row]) else "correct it, or take the row out of the data"
         raise DataError(
-            f"{origin}: row {number(ids[row])} has the label {labels[row]}; "
-            f"every label must be a finite number: leave such rows out with {option('missing', 'drop')}."
+            f"{origin}: row {number(ids[row])} has the label {labels[row]}; every label must be a finite number: {way}."
         )
 
 

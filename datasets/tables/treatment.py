@@ -333,7 +333,7 @@ def join_rows(parts: Sequence[Array | Sparse], width: int) -> Array | Sparse:
 
 def _gap(name: str, gaps: Array, where: Callable[[int], str], origin: str) -> DataError:
     first = where(int(np.flatnonzero(gaps)[0]))
-    several = f" and {gaps.sum() - 1:,} more" if gaps.sum() > 1 else ""
+    several = f" (and {gaps.sum() - 1:,} more)" if gaps.sum() > 1 else ""
     return DataError(
         f"{origin}: {first}{several} has no value in column {name!r}, and the model was trained without gaps there; "
         f"fill the value in, or train with {option('missing', 'mean')}, {option('missing', 'median')} or "

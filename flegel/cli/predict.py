@@ -54,6 +54,8 @@ def predict(
             found = loaded.probabilities(table) if probabilities else np.asarray(loaded.predict(table))
         names = [str(name) for name in loaded.class_names] if probabilities else _column_names(found)
         if out is None:
+            if probabilities:
+                print(f"flegel: columns are {', '.join(names)}", file=sys.stderr)
             _print_rows(found)
         else:
             write_rows(found, names, out)

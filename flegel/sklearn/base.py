@@ -193,7 +193,7 @@ class EngineEstimator(CallbackSupportMixin, BaseEstimator):  # type: ignore[misc
         if once and result.outcome == "diverged":
             raise ValueError(f"{type(self).__name__} has no result: {result.reason}. Scale the columns of X.")
         if not result.converged and passes is None and self._warns:
-            told = [] if result.outcome == "limit" else result.warnings[:1]
+            told = [text for text in result.warnings[:1] if result.outcome != "limit" and result.reason not in text]
             warnings.warn(
                 self._not_converged("; ".join([result.reason, *told])),
                 ConvergenceWarning,

@@ -18,6 +18,7 @@ from flegel.sklearn.base import EngineEstimator
 from flegel.sklearn.drop_in import with_engine_parameters
 
 SPARSE_SOLVERS = ("auto", "arpack", "covariance_eigh")
+LEAST_ROWS = 2.0  # of which a variance can be told
 
 
 class _FromMoments(EngineEstimator):  # type: ignore[misc]
@@ -54,6 +55,16 @@ class PCA(_FromMoments, decomposition.PCA):  # type: ignore[misc]
 
     def fit_transform(self, X: Any, y: Any = None, sample_weight: Any = None) -> Array:
         return np.asarray(self.fit(X, y, sample_weight).transform(X))
+
+    def _weights(self, sample_weight: Any, X: Any) -> Array | None:
+        """Refuses weights that are parts of one row: variances are divided by the number of rows less one."""
+        weights = super()._weights(sample_weight, X)
+        if weights is not None and len(weights) > 1 and weights.sum() < LEAST_ROWS:
+            raise ValueError(
+                f"A row counts as often as its sample_weight, and all weights together are {weights.sum():.6g} rows, "
+                "too few for variances; multiply the weights, for instance until their mean is 1."
+            )
+        return weights
 
     def _checked(self, X: Any, *, reset: bool) -> Any:
         self._validate_params()

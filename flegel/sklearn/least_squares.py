@@ -191,7 +191,8 @@ def enet_path(
     model = ElasticNet(l1_ratio=l1_ratio, fit_intercept=False, positive=positive, tol=tol, max_iter=max_iter, **engine)
     X, Y, several = model._checked(X, y)
     if several:
-        raise ValueError("enet_path takes one target; call it for each column of y.")
+        name = "lasso_path" if l1_ratio == 1.0 else "enet_path"
+        raise ValueError(f"{name} takes one target; call it for each column of y.")
     algorithm = algorithms.ElasticNet(
         l1_ratio=l1_ratio, intercept=False, positive=positive, tolerance=FINER * tol, sweeps=max_iter, alpha=1e300
     )

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import flegel
 from flegel.datasets import open_data, read_rows, read_shard
 from flegel.errors import FlegelError
 
@@ -73,3 +74,24 @@ def test_a_column_of_a_file_holds_the_weights(table: Path, partition: str) -> No
 def test_weights_that_cannot_be_used_are_refused(spec: object, options: dict[str, int], sentence: str) -> None:
     with pytest.raises(FlegelError, match=sentence):
         open_data(spec, **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("weight", "as_column", "sentence"),
+    [(0.0, False, "Every weight of .* is 0"), (0.0, True, "Every weight of .* is 0"), (1e120, False, "divide all of them")],
+)
+def test_weights_that_no_sum_can_use_are_refused(weight: float, as_column: bool, sentence: str, tmp_path: Path) -> None:
+    rows, weights = np.random.default_rng(0).normal(size=(30, 2)), np.full(30, weight)
+    data = open_data((rows, rows[:, 0], weights))
+    if as_column:
+        np.savetxt(tmp_path / "rows.csv", np.c_[rows, rows[:, 0], weights], delimiter=",", header="a,b,y,w", comments="")
+        data = open_data(tmp_path / "rows.csv", label="y", weight="w")
+    with pytest.raises(FlegelError, match=sentence):
+        flegel.run("ridge", data, workers=1, processes="no", progress=False)
+
+
+def test_the_advice_for_an_infinite_label_is_one_that_helps(tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text("a,y\n1,2\n2,inf\n3,4\n")
+    for missing in ({}, {"missing": "drop"}):
+        with pytest.raises(FlegelError, match="take the row out of the data"):
+            flegel.run("ridge", tmp_path / "rows.csv", label="y", workers=1, processes="no", progress=False, **missing)

@@ -66,3 +66,11 @@ def test_attributes_of_float32_rows_are_float32() -> None:
     theirs = decomposition.PCA(2).fit(X.astype(np.float32))
     for name in (*NAMES, "noise_variance_"):
         assert getattr(found, name).dtype == getattr(theirs, name).dtype == np.float32
+
+
+def test_weights_that_are_parts_of_one_row_are_refused() -> None:
+    rows = np.random.default_rng(0).normal(size=(40, 3))
+    with pytest.raises(ValueError, match="all weights together are 1 rows"):
+        PCA(2).fit(rows, sample_weight=np.full(40, 1 / 40))
+    shares = TruncatedSVD(2).fit(rows, sample_weight=np.full(40, 1 / 40))
+    np.testing.assert_allclose(np.abs(shares.components_), np.abs(TruncatedSVD(2).fit(rows).components_), rtol=1e-9)

@@ -294,3 +294,9 @@ def test_what_has_no_absolute_penalty_says_so() -> None:
             sklearn.LinearSVC(**given).fit(X, LABELS["LinearSVM"])
         with pytest.raises(ValueError, match="Unsupported set of arguments"):
             svm.LinearSVC(**given).fit(X, LABELS["LinearSVM"])
+
+
+def test_a_warning_says_each_reason_once() -> None:
+    with pytest.warns(ConvergenceWarning) as told:
+        sklearn.PoissonRegressor().fit(np.random.default_rng(0).normal(size=(300, 3)), np.zeros(300))
+    assert str(told[0].message).count("no step improves") == 1

@@ -117,3 +117,11 @@ def test_the_solver_is_named_as_scikit_learn_would_choose_it() -> None:
                 continue
             theirs = linear_model.Ridge(**options).fit(given, labels)
             assert sklearn.Ridge(**options).fit(given, labels).solver_ == theirs.solver_
+
+
+def test_a_path_of_several_targets_is_refused_by_its_own_name() -> None:
+    rows = np.random.default_rng(0).normal(size=(20, 3))
+    with pytest.raises(ValueError, match=r"^lasso_path takes one target"):
+        sklearn.lasso_path(rows, rows[:, :2])
+    with pytest.raises(ValueError, match=r"^enet_path takes one target"):
+        sklearn.enet_path(rows, rows[:, :2])

@@ -27,7 +27,7 @@ from flegel.datasets.rows import scale
 from flegel.declarations.accepts import RowHooks
 from flegel.declarations.kernels import Kernel, KernelHooks
 from flegel.declarations.optional import defines, hook
-from flegel.errors import AlgorithmError, FlegelError, FlegelWarning
+from flegel.errors import AlgorithmError, DataError, FlegelError, FlegelWarning
 from flegel.loading.class_source import is_built_in
 from flegel.params import hook_values
 from flegel.params.hooks import guarded, is_write_error
@@ -46,6 +46,9 @@ from flegel.runtime.worker.current_hook import EnteredHook
 _loaded: set[Hashable] = set()
 """Classes, their kernels and the forms of all arrays for which this process has code in memory: a further job of the
 same kind has nothing to compile, nor to read from the cache."""
+
+LARGEST_WEIGHT = 1e100
+"""Of all points together."""
 
 
 def _form(array: Array | None) -> tuple[Any, ...] | None:
@@ -85,6 +88,7 @@ class PreparedJob:
         self.compiler: CompilerProcess | None = None
         """A process that compiles the kernel, where there is one."""
         self.sample = take_sample(request.data, request.job.seed)._replace(class_names=request.data.classes)
+        check_weights(self.sample, request.data.name)
         if self.algorithm.accepts.labels == "classes":
             self.sample = with_classes(self.sample, request.data)
         for part in parts:
@@ -280,6 +284,19 @@ class PreparedJob:
     def _check_aggregate(self, change: Tree) -> None:
         self.request.observers.phase("init", "aggregate")
         self._guard("aggregate", lambda: fold_change(self.algorithm, pytree.copy(self.zero), change))
+
+
+def check_weights(sample: Sample, name: str) -> None:
+    """Sums over all points are divided by their weight, and hold squares of it."""
+    if sample.weights is None:
+        return
+    if not sample.mass > 0.0:
+        raise DataError(f"Every weight of {name} is 0; at least one row must have a positive one.")
+    if sample.mass > LARGEST_WEIGHT:
+        raise DataError(
+            f"The weights of {name} sum to {sample.mass:.3g}, more than {LARGEST_WEIGHT:g}; divide all of them by the "
+            "same number."
+        )
 
 
 def take_sample(data: Dataset, seed: int) -> Sample:

@@ -207,6 +207,20 @@ def check_numbers(request: Request) -> None:
     request.job.criteria.check(has_objective=cls.objective is not Algorithm.objective, halts=halts)
 
 
+def _check_targets(name: str, targets: int, data: Dataset) -> None:
+    """Of a model whose last columns are what it predicts."""
+    if not targets:
+        return
+    last = "the last column" if targets == 1 else f"the last {targets} columns"
+    if data.labelled:
+        raise UsageError(f"{name} predicts {last} (targets={targets}), but {data.name} has labels; omit one of both.")
+    if data.columns <= targets:
+        there = counted(data.columns, "column")
+        raise UsageError(
+            f"{name} predicts {last} (targets={targets}) of {there}; none is left to predict from, so name more."
+        )
+
+
 def check_data(request: Request) -> None:
     """The shape of the data against what the algorithm and the number of workers need, before anything is read."""
     data, algorithm = request.data, request.algorithm
@@ -227,6 +241,7 @@ def check_data(request: Request) -> None:
         )
     if request.job.missing == "keep" and request.job.scale != "none":
         raise UsageError(f"Columns with gaps that are kept cannot be scaled; leave {option('scale')} out.")
+    _check_targets(name, algorithm.accepts.targets, data)
     if algorithm.accepts.supervised and not data.labelled:
         given = "give them as the third argument, run(algorithm, X, y), or " if listener() == "python" else ""
         advice = f"{given}name their column with {option('label')}"

@@ -78,13 +78,19 @@ def test_weights_that_cannot_be_used_are_refused(spec: object, options: dict[str
 
 @pytest.mark.parametrize(
     ("weight", "as_column", "sentence"),
-    [(0.0, False, "Every weight of .* is 0"), (0.0, True, "Every weight of .* is 0"), (1e120, False, "divide all of them")],
+    [
+        (0.0, False, "Every weight of .* is 0"),
+        (0.0, True, "Every weight of .* is 0"),
+        (1e120, False, "divide all of them"),
+    ],
 )
 def test_weights_that_no_sum_can_use_are_refused(weight: float, as_column: bool, sentence: str, tmp_path: Path) -> None:
     rows, weights = np.random.default_rng(0).normal(size=(30, 2)), np.full(30, weight)
     data = open_data((rows, rows[:, 0], weights))
     if as_column:
-        np.savetxt(tmp_path / "rows.csv", np.c_[rows, rows[:, 0], weights], delimiter=",", header="a,b,y,w", comments="")
+        np.savetxt(
+            tmp_path / "rows.csv", np.c_[rows, rows[:, 0], weights], delimiter=",", header="a,b,y,w", comments=""
+        )
         data = open_data(tmp_path / "rows.csv", label="y", weight="w")
     with pytest.raises(FlegelError, match=sentence):
         flegel.run("ridge", data, workers=1, processes="no", progress=False)

@@ -603,7 +603,10 @@ class LR(Algorithm):
         """What the gap is at most, without an estimate of the curvature; infinite where nothing bounds it."""
         if self._separated(value, parameter):
             return value / start  # the minimum is 0
-        return NOT_YET if self.l1 else curvature.bound_of_gap(gradient, self._penalty) / max(value, 1e-4 * start)
+        if self.l1:
+            return NOT_YET
+        bound = curvature.bound_of_gap(gradient, self._penalty) / max(value, 1e-4 * start)
+        return max(bound, 1e-2 * self.learning.tolerance)  # who asks for more digits also wants those of weights
 
     def _with_bent(self, search: StepSearch, parameter: Linear, curvature: Curvature, gap: float) -> StepSearch:
         """The search, with no bent points where the second derivatives are about those by which the last step was

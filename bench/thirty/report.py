@@ -59,14 +59,26 @@ def page(whole: dict[str, Any]) -> str:
         f"As good, within {good}: {facts['as_good']} of {facts['tasks']}. Ratio of {GOAL_RATIO:g} or more: "
         f"{facts['as_fast']} of {facts['tasks']}. Goals: all, and 27 of 30."
     )]  # fmt: skip
-    lines += ["", *_wrapped(
-        f"`{whole['command']}`, commit {whole['commit']}, {whole['machine']}, {facts['seconds']:.0f} s; summary: "
-        "[thirty.json](thirty.json). A look-alike is generated in the shape of a table whose file is absent."
-    ), "", "| task | rows × columns | origin | Flegel | scikit-learn | gap | worst gap | Flegel, s | scikit-learn, s | "
-        "ratio |", "|---|---|---|---|---|---|---|---|---|---|"]  # fmt: skip
+    lines += [
+        "",
+        *_wrapped(
+            f"`{whole['command']}`, commit {whole['commit']}, {whole['machine']}, {facts['seconds']:.0f} s; summary: "
+            "[thirty.json](thirty.json). A look-alike is generated in the shape of a table whose file is absent."
+        ),
+        *_apart(facts["records"]),
+    ]
+    lines += ["", "| task | rows × columns | origin | Flegel | scikit-learn | gap | worst gap | Flegel, s | "
+        "scikit-learn, s | ratio |", "|---|---|---|---|---|---|---|---|---|---|"]  # fmt: skip
     for record in facts["records"]:
         lines.append(_row(record))
     return "\n".join(lines) + "\n"
+
+
+def _apart(records: list[dict[str, Any]]) -> list[str]:
+    """Which rows come from another run."""
+    told = [(record["task"], record["apart"]) for record in records if "apart" in record]
+    lines = (f"`{task}` is of a later run: `{a['command']}`, commit {a['commit']}, {a['machine']}." for task, a in told)
+    return ["", *_wrapped(" ".join(lines))] if told else []
 
 
 def _row(record: dict[str, Any]) -> str:

@@ -38,9 +38,9 @@ def counting_kernel(contributions: Callable[..., Tree]) -> Any:
         while at < end and not flag[0]:
             stop = min(at + several, end)
             counted = shard.state[at:stop, 0]
-            new = np.flatnonzero(counted == 0)
-            if len(new):
-                whole = slice(at, stop) if len(new) == stop - at else at + new
+            new = np.flatnonzero(counted == 0) if counted.any() else None
+            if new is None or len(new):
+                whole = slice(at, stop) if new is None else at + new
                 weights = None if shard.weights is None else shard.weights[whole]
                 features, labels = _chosen(shard.features, whole, room), shard.labels[whole]
                 pytree.add(aggregator, contributions(features, labels, weights, theta))

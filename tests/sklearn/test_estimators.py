@@ -31,6 +31,7 @@ from flegel.algorithms.gmm.covariances import packed_covariances
 from flegel.algorithms.kmeans import KMeans as KMeansAlgorithm
 from flegel.errors import UsageError
 from flegel.sklearn import NMF, FuzzyCMeans, GaussianMixture, KMeans, KPrototypes, LogisticRegression
+from flegel.sklearn.base import surely_finite
 from flegel.sklearn.rows import distinct_rows, prepared
 
 RNG = np.random.default_rng(3)
@@ -614,3 +615,15 @@ def test_squares_beyond_float32_are_summed_in_float64(made: Any, size: float) ->
     assert model.inertia_ == pytest.approx(expected, rel=1e-5)
     assert -model.score(rows) == pytest.approx(expected, rel=1e-5)
     assert np.isfinite(model.transform(rows)).all() and model.transform(rows).dtype == np.float32
+
+
+@pytest.mark.parametrize("strange", [np.nan, np.inf, -np.inf])
+def test_numbers_that_are_not_finite_are_found_in_large_tables(strange: float) -> None:
+    rows = np.ones((200_000, 4))
+    rows[123_456, 2] = strange
+    with pytest.raises(ValueError, match=r"contains NaN|contains infinity"):
+        ours.PCA(n_components=2).fit(rows)
+    rows[123_456, 2] = 1e308
+    assert surely_finite(rows)
+    rows[123_457, 2] = 1e308
+    assert not surely_finite(rows), "scikit-learn has still to look"

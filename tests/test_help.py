@@ -54,6 +54,22 @@ def test_commands_are_grouped_by_subject_and_none_is_left_out() -> None:
         assert places[heading] < text.index(f"│ {name} ") < ends[heading], name
 
 
+@pytest.mark.parametrize("words", [(), ("demo",), ("submit",), ("launch",), ("launch", "local")], ids=" ".join)
+def test_flags_are_not_shown_with_a_type(words: tuple[str, ...]) -> None:
+    """`--dashboard <bool>` would ask for a value that the option does not take."""
+    text = shown(*words, "--help")
+    assert "--help" in text and "bool" not in text.lower()
+
+
+def test_paragraphs_are_broken_at_the_width_of_the_terminal_alone() -> None:
+    outcome = CliRunner().invoke(app, ["demo", "--help"], env={**PLAIN, "COLUMNS": "80"}, catch_exceptions=False)
+    lines = [line.strip() for line in outcome.stdout.splitlines()]
+    begin = next(i for i, line in enumerate(lines) if line.startswith("All workers sleep"))
+    paragraph = lines[begin : lines.index("", begin)]
+    assert len(paragraph) > 2 and all(len(line) > 60 for line in paragraph[:-1]), paragraph
+    assert "\n flegel submit gmm " in shown("submit", "--help"), "commands keep lines of their own"
+
+
 @pytest.mark.parametrize("name", LONG)
 def test_help_shows_ten_options_at_most_by_subject_and_says_how_to_see_the_rest(name: str) -> None:
     found, short = command(name), listed(shown(name, "--help")) - {"--help", "--help-all"}

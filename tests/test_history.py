@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from bench import history
+from bench.common import program
 from bench.common.history_page import write_page
 from flegel.errors import UsageError
 from flegel.runtime.processes import host
@@ -116,3 +117,13 @@ def test_the_commit_is_marked_where_code_differs_from_it(tmp_path: Path, monkeyp
     installed = tmp_path / "environment" / "host.py"
     installed.write_text("1")
     assert host.commit(installed) == "told", "an environment in the working copy of another project"
+
+
+def test_summaries_say_that_the_tree_was_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All programs of bench ask for the commit in the same place."""
+    monkeypatch.setattr(host, "commit", lambda: "a" * 12 + "+")
+    assert program.commit() == "a" * 12 + "+"
+    monkeypatch.setattr(host, "commit", lambda: "")
+    assert program.commit() == "unknown", "no checkout"
+    programs = Path(program.__file__).resolve().parents[1].rglob("*.py")
+    assert not [path.name for path in programs if "rev-parse" in path.read_text(encoding="utf-8")]

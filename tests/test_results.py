@@ -97,6 +97,7 @@ def test_a_summary_says_how_it_was_made(path: Path) -> None:
     assert record["title"] and record["figures"], f"{path.name} has no figures"
     for origin in origins(record):
         assert re.search(r"\b(python -m bench\.|flegel )", origin["command"]), f"{path.name}: no command"
+        assert not origin["commit"].endswith("+"), f"{path.name}: measured with files that differ from its commit"
         assert re.fullmatch(r"[0-9a-f]{12}", origin["commit"]), f"{path.name}: {origin['commit']!r} is no commit"
         assert len(origin["machine"]) > 10, f"{path.name}: no machine"
     strangers = [part for part in record.get("parts", {}) if part not in record["figures"]]

@@ -6,9 +6,10 @@ from __future__ import annotations
 import argparse
 import os
 import platform
-import subprocess
 import sys
 from pathlib import Path
+
+from flegel.runtime.processes import host
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -35,10 +36,9 @@ def words_of(doc: str | None, *names: str) -> list[str]:
 
 
 def commit() -> str:
-    asked = subprocess.run(
-        ["git", "rev-parse", "--short=12", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    return asked.stdout.strip() or "unknown"
+    """The commit that is measured, with + where files of the checkout differ from it: a summary of docs/results may not
+    have that mark. Outside a checkout the value of FLEGEL_COMMIT."""
+    return host.commit() or "unknown"
 
 
 def machine() -> str:

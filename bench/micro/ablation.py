@@ -13,13 +13,13 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from bench.common.ablation_balance import SCENARIOS, Outcome, Scenario, run_job
 from bench.common.ablation_interval import MODELS, SWITCHED_OFF, seconds_to_target
+from bench.common.program import commit
 from flegel.configuration.balance import SPARING, BalanceSettings
 
 Rules = tuple[BalanceSettings, BalanceSettings]
@@ -152,11 +152,10 @@ def main() -> None:
         figures["interval"] = interval()
     if options.only != "interval":
         figures["balance"] = balance()
-    head = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout
     summary = {
         "title": "Time to the target and spread of passes with each constant of balance and interval switched off",
         "command": "python -m bench.micro.ablation --out docs/results/ablation.json",
-        "commit": head[:12],
+        "commit": commit(),
         "machine": options.machine,
         "figures": figures,
     }

@@ -18,7 +18,6 @@ import json
 import os
 import platform
 import secrets
-import subprocess
 import time
 import warnings
 from collections.abc import Callable
@@ -31,6 +30,7 @@ import scipy.sparse
 from scipy.special import gammaln
 
 import flegel
+from bench.common.program import commit
 from flegel import sklearn as ours
 from flegel.algorithms import KLNMF
 
@@ -354,10 +354,9 @@ def main() -> None:
     seed = secrets.randbits(32) if given.seed is None else given.seed
     wanted = [name for name in given.only.split(",") if name]
     figures: dict[str, Any] = {}
-    commit = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True, check=False)
     about = {
         "command": f"python -m bench.micro.library --rows {given.rows} --repeat {given.repeat} --seed {seed}",
-        "commit": commit.stdout.strip() or "unknown",
+        "commit": commit(),
         "machine": f"{platform.machine()}, {len(os.sched_getaffinity(0))} cores for this process",
     }
     for name, (make, fewer) in TASKS.items():

@@ -15,7 +15,6 @@ import argparse
 import json
 import os
 import platform
-import subprocess
 import time
 from collections import Counter
 from pathlib import Path
@@ -24,6 +23,7 @@ from typing import Any
 import numpy as np
 
 import flegel
+from bench.common.program import commit
 from flegel import algorithms
 from flegel.sync import models
 
@@ -133,10 +133,9 @@ def main() -> None:
     parser.add_argument("--only", default="", help="names of classes, separated by commas")
     parser.add_argument("--out", type=Path, default=None, help="a file for the figures")
     given = parser.parse_args()
-    commit = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True, check=False)
     about = {
         "command": "python -m bench.micro.library_models",
-        "commit": commit.stdout.strip() or "unknown",
+        "commit": commit(),
         "machine": f"{platform.machine()}, {len(os.sched_getaffinity(0))} cores for this process",
     }
     cells: dict[str, dict[str, Any]] = {}

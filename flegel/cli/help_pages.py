@@ -32,11 +32,38 @@ Command = TypeVar("Command", bound=Callable[..., None])
 class SubjectGroup(TyperGroup):
     """Lists its commands by subject, those of one subject in the order in which they were added."""
 
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        found: Any = super().get_command(ctx, cmd_name)
+        for command in () if found is None else (found, *getattr(found, "commands", {}).values()):
+            command.help = _wrapping_freely(command.help)
+            _without_types_of_flags(command.get_params(typer.Context(command)))
+        return found
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _without_types_of_flags(super().get_params(ctx))
+
     def list_commands(self, ctx: Any) -> list[str]:
         """Typer lists groups of commands first, whatever they are about; headings come in the order of the list."""
         names = super().list_commands(ctx)
         headings = {name: getattr(self.get_command(ctx, name), "rich_help_panel", None) for name in names}
         return sorted(names, key=lambda name: _place(headings[name]))
+
+
+def _wrapping_freely(text: str | None) -> str | None:
+    """Paragraphs in one line each, to be broken at the width of the terminal: Typer keeps the breaks of a docstring and
+    adds its own. Indented paragraphs are commands."""
+    if not text:
+        return text
+    paragraphs = inspect.cleandoc(text).split("\n\n")
+    return "\n\n".join(p if p.startswith((" ", "\b")) else " ".join(p.split("\n")) for p in paragraphs)
+
+
+def _without_types_of_flags(parameters: list[Any]) -> list[Any]:
+    """Some versions of Typer show `<bool>` behind an option that takes no value."""
+    for each in parameters:
+        if getattr(each, "is_flag", False) and each.metavar is None:
+            each.metavar = ""
+    return parameters
 
 
 def _place(heading: Any) -> int:

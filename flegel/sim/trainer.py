@@ -168,7 +168,7 @@ class KernelLearner:
         self._kernel, self._aggregator, self._flag = kernel, pytree.copy(zero), flag
 
     def train(self, parameter: Tree, start: int, end: int, iteration: int, shard: Shard | None = None) -> None:
-        at = start
+        at, parameter = start, pytree.read_only(parameter)  # as on a worker, or the kernel would be compiled once more
         while at < end:
             at = self._kernel(shard or self.shard, parameter, self._aggregator, at, end, iteration, self._flag)
 

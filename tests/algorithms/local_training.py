@@ -76,7 +76,9 @@ class Run:
     def barrier(self, points: int) -> None:
         """Every worker trains this many points, reports, and θ moves once."""
         pytree.clear(self.statistics, self.algorithm.statistics.spent)
-        self.trained_with = self.parameter
+        self.trained_with = self.parameter = pytree.read_only(
+            self.parameter
+        )  # a test may have put in arrays of its own
         for w, share in enumerate(self.shares):
             report = pytree.zeros_like(self.statistics)
             kernel = self.algorithm.kernel(share)

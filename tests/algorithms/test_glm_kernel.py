@@ -41,7 +41,12 @@ def at_random(algorithm: GeneralizedLinear, sample: Sample, seed: int, number: i
         at[-1] = abs(at[-1]) + 0.5
     search = np.asarray(first.internal_search).copy()
     search[0] = number
-    return algorithm._placed(at, first._replace(internal_search=search))
+    return pytree.read_only(algorithm._placed(at, first._replace(internal_search=search)))
+
+
+def first_of(algorithm: GeneralizedLinear, sample: Sample) -> LinearFit:
+    """θ(0), read-only as in a job: kernels are compiled for that type, and not once more for another."""
+    return pytree.read_only(algorithm._first_parameter(sample))
 
 
 @pytest.mark.parametrize("algorithm", MODELS, ids=lambda model: type(model).__name__)
@@ -90,7 +95,7 @@ def test_a_raised_flag_ends_the_visit_between_blocks() -> None:
     rows, labels = rows_of(MODELS[0], 500, 4)
     algorithm = MODELS[0]
     shard = make_shard(rows, labels, algorithm.initState(500, 4, np.random.default_rng(0)), "rows")
-    theta = algorithm._first_parameter(Sample(rows, labels, 500, 4))
+    theta = first_of(algorithm, Sample(rows, labels, 500, 4))
     flag = new_flag()
     flag[0] = 1
     sums = algorithm._no_slopes(theta)
@@ -101,7 +106,7 @@ def test_a_raised_flag_ends_the_visit_between_blocks() -> None:
 def test_labels_that_do_not_fit_are_counted_once() -> None:
     algorithm = Gamma()
     rows, labels = rows_of(algorithm, 200, 3)
-    theta = algorithm._first_parameter(Sample(rows, labels, 200, 3))
+    theta = first_of(algorithm, Sample(rows, labels, 200, 3))
     labels[[3, 150]] = 0.0
     labels[7] = np.nan
     shard = make_shard(rows, labels, algorithm.initState(200, 3, np.random.default_rng(0)), "rows")
@@ -115,14 +120,14 @@ def test_curvature_that_hardly_changed_is_not_counted_again() -> None:
     algorithm = Poisson()
     rows, labels = rows_of(algorithm, 200, 3)
     sample = Sample(rows, labels, 200, 3)
-    theta = algorithm._first_parameter(sample)
+    theta = first_of(algorithm, sample)
     state = algorithm.initState(200, 3, np.random.default_rng(0))
     shard = make_shard(rows, labels, state, "rows")
     sums, kernel = algorithm._no_slopes(theta), algorithm.kernel(shard)
     kernel(shard, theta, sums, 0, 200, 0, new_flag())
     counted, curvature = shard.state[:, BEND].copy(), sums.curvature.copy()
     little = np.asarray(theta.internal_at) + np.array([0.0, 0.0, 0.0, 0.5 * DEFAULTS.glm.bend_change_counted])
-    kernel(shard, algorithm._placed(little, theta), sums, 0, 200, 1, new_flag())
+    kernel(shard, pytree.read_only(algorithm._placed(little, theta)), sums, 0, 200, 1, new_flag())
     np.testing.assert_array_equal(shard.state[:, BEND], counted)
     np.testing.assert_array_equal(sums.curvature, curvature)
 
@@ -139,7 +144,7 @@ def test_a_class_with_derivatives_of_its_own_is_visited_with_them() -> None:
     rows, labels = rows_of(Poisson(), 200, 3)
     found = []
     for algorithm in (Poisson(), Halved()):
-        theta = algorithm._first_parameter(Sample(rows, labels, 200, 3))
+        theta = first_of(algorithm, Sample(rows, labels, 200, 3))
         shard = make_shard(rows, labels, algorithm.initState(200, 3, np.random.default_rng(0)), "rows")
         sums, kernel = algorithm._no_slopes(theta), algorithm.kernel(shard)
         assert isinstance(kernel, DenseKernel) == (type(algorithm) is Poisson)
@@ -155,12 +160,13 @@ def test_a_table_with_many_rows_starts_near_its_minimum(algorithm: GeneralizedLi
     rows, labels = rows_of(algorithm, points, 3)
     sample = Sample(rows, labels, points, 3)
     lacking, steps = [], []
-    for theta in (algorithm._first_parameter(sample), algorithm.initParameter(sample, np.random.default_rng(0))):
+    for begun in (algorithm._first_parameter(sample), algorithm.initParameter(sample, np.random.default_rng(0))):
+        theta = pytree.read_only(begun)
         shard = make_shard(rows, labels, algorithm.initState(points, 3, np.random.default_rng(0)), "rows")
         sums, kernel, values = algorithm._no_slopes(theta), algorithm.kernel(shard), []
         while not values or (theta.internal_search[6] > 1e-9 and not theta.internal_search[7]):
             kernel(shard, theta, sums, 0, points, 0, new_flag())
-            theta = algorithm.updateParameter(sums, theta)
+            theta = pytree.read_only(algorithm.updateParameter(sums, theta))
             values.append(float(theta.internal_search[2]))
         lacking.append(values[0] / values[-1] - 1.0)
         steps.append(len(values))

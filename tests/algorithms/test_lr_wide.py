@@ -42,6 +42,12 @@ def begun(rows: Any, labels: Any, classes: int = CLASSES, sparse: bool = False, 
     return algorithm, parameter, pytree.as_doubles(algorithm.initAggregator(sample, parameter))
 
 
+def nearby(parameter: Any, number: int) -> Any:
+    """The so manieth θ, read-only as in a job: kernels are compiled for that type, and not once more for another."""
+    visit = np.r_[0.01, 1.0 + number, 0.5 - 0.45 * number, 1e-3, 1.0, parameter.internal_visit[5:]]
+    return pytree.read_only(parameter._replace(weights=(1.0 + number) * parameter.weights, internal_visit=visit))
+
+
 def by_hooks(algorithm: LR, shard: Any, parameter: Any, zero: Any, which: range, sparse: bool = False) -> Any:
     total = pytree.zeros_like(zero)
     for i in which:
@@ -69,10 +75,7 @@ def test_a_kernel_adds_what_the_hooks_return(kernel: Any, dtype: str, weighted: 
     train = kernel_for(True, shard, CLASSES) if kernel is BY_TILES else ProductKernel(True)
     found, expected = pytree.zeros_like(zero), pytree.zeros_like(zero)
     for number, which in enumerate((range(3, POINTS - 9), range(POINTS))):
-        theta = parameter._replace(
-            weights=(1.0 + number) * parameter.weights,
-            internal_visit=np.r_[0.01, 1.0 + number, 0.5 - 0.45 * number, 1e-3, 1.0, parameter.internal_visit[5:]],
-        )
+        theta = nearby(parameter, number)
         assert train(shard, theta, found, which.start, which.stop, 0, new_flag()) == which.stop
         for into, extra in zip(expected, by_hooks(algorithm, plain, theta, zero, which), strict=True):
             into += extra
@@ -179,10 +182,7 @@ def test_two_steps_over_sparse_rows_give_the_bits_of_one(columns: int, mode: flo
     assert isinstance(in_steps, ManyClasses)
     found, expected, by_hook = (pytree.zeros_like(zero) for _ in range(3))
     for number, (start, end) in enumerate(((5, 2000), (0, points))):
-        theta = parameter._replace(
-            weights=(1.0 + number) * parameter.weights,
-            internal_visit=np.r_[0.01, 1.0 + number, 0.5 - 0.45 * number, 1e-3, 1.0, parameter.internal_visit[5:]],
-        )
+        theta = nearby(parameter, number)
         assert at_once(one, theta, expected, start, end, 0, new_flag()) == end
         in_steps.prepare(two, theta)
         for low, high in ((start, 1500), (1500, points)):  # of the first call, points from 2000 on are forgotten again

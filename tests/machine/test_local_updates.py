@@ -36,7 +36,7 @@ def trained(until: int, barriers: tuple[int, ...]) -> tuple[list[Any], LocalUpda
     kernel, found = algorithm.kernel(shard), []
     local.begin(pytree.flatten(theta))
     for start in range(0, until, 512):
-        kernel(shard, theta, changes, start, start + 512, 0, new_flag())
+        kernel(shard, pytree.read_only(theta), changes, start, start + 512, 0, new_flag())
         arrays = local.update(pytree.flatten(changes))
         assert arrays is not None
         theta = pytree.unflatten(theta, arrays)

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+sys.path.append(str(Path(__file__).resolve().parents[2]))  # `bench`, which no installation holds
 from digests import FAULTS, TRAINED, WORKERS, made_with, processor, simulated_comparison, simulated_faults, trained
 from engine_access import COMPARISONS
 

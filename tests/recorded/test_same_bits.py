@@ -34,7 +34,10 @@ def test_parameters_and_objectives_are_the_recorded_ones_to_the_last_bit(
 ) -> None:
     own, job = read()["processors"].get(processor()), f"{name} {workers}"
     if own is None or job not in own["bits"]:
-        pytest.skip(f"no record of {name} for the processor {processor()}; before a change, `{COMMAND}` makes one")
+        pytest.skip(
+            f"no record of {name} for the processor {processor()}, so there is nothing to compare with; make one by "
+            f"`{COMMAND}` before a change that must not change results"
+        )
     found = {job: train(name, workers, request.getfixturevalue("three"))}
     different = list(differing(found, {job: own["bits"][job]}))
     if different and own["made_with"] != made_with():

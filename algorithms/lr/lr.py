@@ -469,7 +469,7 @@ class LR(Algorithm):
         gains = search.gains.with_step(brought) if search.measured else search.gains
         before, search = search, search._replace(damping=step.damping, pace=step.pace, promised=step.promised)
         start = start_loss(aggregator, parameter)
-        gap, doubt = self._gap(search, curvature, gradient, value, start, brought, newton)
+        gap, doubt = self._gap(search, curvature, gradient, value, start, brought, newton, pairs)
         search = self._with_bent(search, parameter, curvature, gap)
         known = NOT_YET if search.bent and step.promised < -1e-15 * value else gap
         if not newton and not self.l1 and step.promised < -1e-15 * value:
@@ -569,6 +569,7 @@ class LR(Algorithm):
         start: float,
         brought: float,
         newton: bool,
+        pairs: Sequence[Array],
     ) -> tuple[float, float]:
         """How far the objective may still fall, relative to it, and the doubt that is kept for the next estimate.
         `search` holds the planned step; `brought`: what the last step gained; `start`: the objective at θ = 0."""
@@ -590,6 +591,8 @@ class LR(Algorithm):
         rules = active().lr  # one small step says little where the curvature is an estimate
         gap = max(gap, doubt) * (1.0 if exact else rules.estimated_gap if newton else rules.estimated_gap_by_pairs)
         gap *= active().lr.long_rows_gap if search.longest else 1.0
+        if gap <= self.learning.tolerance and not newton and not penalty.l1:
+            gap = max(gap, curvature.gap_by_flattest(gradient, pairs) / max(value, 1e-4 * start))
         if search.wary or (not exact and damping > active().lr.most_damping * 1e-6):
             gap = NOT_YET  # the curvature is an upper bound, so the gap would be too small
         return gap, doubt
@@ -600,7 +603,10 @@ class LR(Algorithm):
         """What the gap is at most, without an estimate of the curvature; infinite where nothing bounds it."""
         if self._separated(value, parameter):
             return value / start  # the minimum is 0
-        return NOT_YET if self.l1 else curvature.bound_of_gap(gradient, self._penalty) / max(value, 1e-4 * start)
+        if self.l1:
+            return NOT_YET
+        bound = curvature.bound_of_gap(gradient, self._penalty) / max(value, 1e-4 * start)
+        return max(bound, 1e-2 * self.learning.tolerance)  # who asks for more digits also wants those of weights
 
     def _with_bent(self, search: StepSearch, parameter: Linear, curvature: Curvature, gap: float) -> StepSearch:
         """The search, with no bent points where the second derivatives are about those by which the last step was

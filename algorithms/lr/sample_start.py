@@ -39,8 +39,9 @@ def minimum_of_sample(
     sample: Sample, classes: list[float], importance: Array, l2: float, metric: Array, tolerance: float
 ) -> tuple[Array, Array] | None:
     """Weights (1, columns) and bias, after the first step that promises to lower the objective by less than the root of
-    `tolerance`: a Newton step of the job squares what is left. None where the rows are too few for the columns, where a
-    plane separates them, so that there is no minimum, and where numbers are too large to be squared."""
+    `tolerance`: a Newton step of the job squares what is left. Where a plane separates all rows, so that the minimum is
+    0, until this part of the objective at 0 is left, with room for rounding. None where the rows are too few for the
+    columns, where a plane separates this part only, and where numbers are too large to be squared."""
     few = _few_rows(sample, classes, importance, l2, metric)
     if few is None:
         return None
@@ -60,8 +61,11 @@ def minimum_of_sample(
                 break
             damping = max(damping * (0.2 if length >= 1.0 else 10.0), rules.least_damping)
             inner, margins, value = inner + length * step, margins + length * along, lower
-            if float(margins.min()) > 0.0:
+            apart = float(margins.min()) > 0.0
+            if apart and len(few.rows) < sample.points:
                 return None
+            if apart and value <= 0.5 * tolerance * few.value(np.zeros(len(few.rows)), np.zeros_like(inner)):
+                break
             if length == 1.0 and -float(gradient @ step) / 2.0 <= math.sqrt(tolerance) * value:
                 break
     weights = inner[:-1] / metric[1, :-1]

@@ -287,6 +287,18 @@ class Curvature(NamedTuple):
         bound += float((gradient[:, -1] ** 2 / (2.0 * bends)).sum())
         return min(active().lr.bound_with_bias * bound, NOT_YET)
 
+    def gap_by_flattest(self, gradient: Array, pairs: Sequence[Array]) -> float:
+        """The distance to the minimum if the whole gradient lay along the flattest of the last steps. Where weights
+        grow without end, along planes between some classes, steps bring next to nothing for a while and more later;
+        their curvature is what shows it."""
+        unit = np.append(self.metric[1, :-1], 1.0)
+        bends = [
+            float(np.vdot(pair[0], pair[1])) / float(((pair[0] * unit) ** 2).sum()) for pair in pairs if pair.any()
+        ]
+        flattest = min(bends, default=0.0)
+        inner = inward(gradient, self.metric)
+        return float(np.vdot(inner, inner)) / (2.0 * flattest) if flattest > 0.0 else 0.0
+
     def matrix(self, k: int, penalty: Penalty, damping: float) -> Array:
         """The full Hessian of output k with penalty and damping. A constant column gets 1: its weight stays."""
         sums = self.sums[k]

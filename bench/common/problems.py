@@ -31,6 +31,11 @@ BLOCK = 100_000
 Filler = Callable[[np.random.Generator, np.ndarray], None]
 
 
+FROM_ZERO = {"lr.sample_start_steps": 0}
+"""Settings with which logistic regression begins at 0: from the minimum of a sample two passes are left, which would
+tell nothing of models of synchronization."""
+
+
 @dataclass
 class Problem:
     """What a race is run on."""

@@ -38,7 +38,7 @@ from typing import Any
 import numpy as np
 
 from bench.common.network_runs import Images, fashion
-from bench.common.problems import SIZE, WITHIN, Problem, Problems
+from bench.common.problems import FROM_ZERO, SIZE, WITHIN, Problem, Problems
 from bench.common.suite import quarter
 from flegel import LocalCluster
 from flegel.compare.candidate import parse_candidates
@@ -78,7 +78,9 @@ class Measured:
     def train(self, on: Problem, length: float, **options: Any) -> Any:
         import flegel
 
-        return flegel.run(on.algorithm, on.data, cluster=self.cluster, partition=on.partition, **options)
+        return flegel.run(
+            on.algorithm, on.data, cluster=self.cluster, partition=on.partition, settings=FROM_ZERO, **options
+        )
 
     def rows(self, name: str, length: float, problems: Problems) -> int:
         """With which `bsp` takes about so long."""
@@ -105,7 +107,7 @@ class Simulated:
     def __init__(self, given: argparse.Namespace) -> None:
         self.given = given
         evidence = DEFAULTS.barriers.first_update_evidence / STAND_FOR
-        self._settings = {"barriers.first_update_evidence": evidence}
+        self._settings = {**FROM_ZERO, "barriers.first_update_evidence": evidence}
         self.seed = 0
         """Of the weights of networks."""
 

@@ -27,7 +27,7 @@ import numpy as np
 
 import flegel
 from bench.common.paired_ratio import paired_ratio
-from bench.common.problems import ALGORITHMS, SIZE, WITHIN, Problem, Problems
+from bench.common.problems import ALGORITHMS, FROM_ZERO, SIZE, WITHIN, Problem, Problems
 from flegel.api.jobs import LocalCluster
 from flegel.errors import FlegelError
 from flegel.runtime.job.find_algorithm import find_algorithm
@@ -50,6 +50,7 @@ class Bench:
     def run(self, on: Problem, **options: Any) -> flegel.Result:
         options.setdefault("max_seconds", self.limit)
         options.setdefault("partition", on.partition)
+        options["settings"] = {**FROM_ZERO, **options.get("settings", {})}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return flegel.run(on.algorithm, on.data, cluster=self.cluster, **options)

@@ -466,14 +466,23 @@ def test_the_start_on_all_rows_is_their_minimum(intercept: bool, weighted: bool)
     assert intercept or found.bias[0] == 0.0
 
 
-def test_without_a_minimum_or_with_too_few_rows_the_start_is_zero() -> None:
-    rows, labels = problem(points=100)
-    apart = sample_of(rows, (rows[:, 0] > np.median(rows[:, 0])).astype(float))
-    few = sample_of(rows, labels)._replace(points=100_000)
-    for sample in (apart, few):
-        found = LR().initParameter(sample, np.random.default_rng(0))
+def test_where_only_a_part_of_the_rows_is_separable_or_they_are_too_few_the_start_is_zero() -> None:
+    rows, labels = problem(points=1000)
+    apart = (rows[:, 0] > np.median(rows[:, 0])).astype(float)
+    for sample in (sample_of(rows, apart), sample_of(rows[:100], labels[:100])):
+        found = LR().initParameter(sample._replace(points=100_000), np.random.default_rng(0))
         assert not found.weights.any()
         assert not StepSearch(*found.internal_search).settling
+
+
+def test_classes_that_a_plane_separates_end_at_once_and_are_told() -> None:
+    """From θ = 0 a pass a barrier takes 23 of them."""
+    rows = np.random.default_rng(0).normal(size=(1000, 28)).astype(np.float32)
+    labels = (rows @ np.random.default_rng(2).normal(size=28) > 0).astype(float)
+    run, made = until_known(rows, labels, 1)
+    assert made == 1
+    assert run.objectives[-1] <= 1e-4 * math.log(2)
+    assert "separates" in run.algorithm.warnings(run.statistics, run.parameter)[0]
 
 
 @pytest.mark.parametrize("length", [1e2, 1e4, 1e6])

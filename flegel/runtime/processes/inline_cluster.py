@@ -152,6 +152,7 @@ class InlineCluster:
 
     def __init__(self) -> None:
         self.token = secrets.token_hex(16)
+        self._host = socket.gethostname()  # observers ask for it at each look
         self._held_arrays = HeldArrays()
         self._worker: CalledWorker | None = None
         self._is_closed = False
@@ -253,7 +254,7 @@ class InlineCluster:
         raise UsageError(f"Worker {worker} cannot leave: {ONLY_WORKER}.")
 
     def hosts(self) -> dict[int, str]:
-        return {0: socket.gethostname()}
+        return {0: self._host}
 
     def take_requests(self) -> list[ScaleTo | LeaveJob]:
         return []

@@ -122,7 +122,7 @@ def submit(told: Submission) -> None:
         line.begin("importing")
         if ":" in told.algorithm:  # a class of the user's, which numba compiles
             fork_server.preload("numba")
-        import_module("flegel.runtime.job.find_algorithm")
+        import_module("flegel.algorithm")
         imports_are_over()
         chosen = make_algorithm(told.algorithm, told.hyper)
         outputs = Outputs(folder_for(told.save, told.out, told.algorithm, told.data), told.json_to, None)

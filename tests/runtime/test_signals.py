@@ -315,7 +315,7 @@ def test_ctrl_c_while_a_program_imports_ends_it_at_once(monkeypatch: pytest.Monk
     usual = signal.getsignal(signal.SIGINT)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     ended: list[int] = []
-    monkeypatch.setattr(signals.os, "_exit", ended.append)
+    monkeypatch.setattr(os, "_exit", ended.append)
     try:
         signals.imports_begin()
         signal.raise_signal(signal.SIGINT)

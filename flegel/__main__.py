@@ -38,6 +38,9 @@ def main() -> None:
 
 def run() -> None:
     """Run the command line."""
+    from flegel.runtime.system.signals import imports_are_over, imports_begin
+
+    imports_begin()
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by whoever started this program; its number must not go to another file
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115
@@ -54,10 +57,13 @@ def run() -> None:
 
         if waiting:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+        imports_are_over()
         command_line()
     except KeyboardInterrupt:
         print("flegel: interrupted.", file=sys.stderr)
         raise SystemExit(130) from None
+    finally:
+        imports_are_over()
 
 
 if __name__ == "__main__":

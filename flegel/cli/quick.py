@@ -9,12 +9,13 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from flegel.cli.job_options import FLAGS, default_of, for_this_host
 from flegel.options import NamedOption
-from flegel.runtime.system.signals import terminate
+from flegel.runtime.system.signals import imports_are_over, terminate
 
 OWN_OPTIONS = {"--data": "data", "--set": "hyper", "--out": "out", "--json": "json_to"}
 SWITCHES = {"--save": ("save", True), "--no-save": ("save", False)}
@@ -121,6 +122,8 @@ def submit(told: Submission) -> None:
         line.begin("importing")
         if ":" in told.algorithm:  # a class of the user's, which numba compiles
             fork_server.preload("numba")
+        import_module("flegel.algorithm")
+        imports_are_over()
         chosen = make_algorithm(told.algorithm, told.hyper)
         outputs = Outputs(folder_for(told.save, told.out, told.algorithm, told.data), told.json_to, None)
         outputs.check()

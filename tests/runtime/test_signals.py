@@ -308,3 +308,25 @@ def test_a_command_that_was_interrupted_ends_although_a_thread_compiles(raised: 
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 130 and done.stderr in ("flegel: interrupted.\n", "flegel: stopped, as asked\n")
+
+
+def test_ctrl_c_while_a_program_imports_ends_it_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Extension modules that are interrupted while they are initialized may lose the exception and crash later."""
+    usual = signal.getsignal(signal.SIGINT)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    ended: list[int] = []
+    monkeypatch.setattr(os, "_exit", ended.append)
+    try:
+        signals.imports_begin()
+        signal.raise_signal(signal.SIGINT)
+        assert ended == [130]
+        signals.imports_are_over()
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        assert ended == [130]
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # as nohup leaves it
+        signals.imports_begin()
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signals.imports_are_over()
+        signal.signal(signal.SIGINT, usual)

@@ -7,6 +7,7 @@ lost. Compiled code that cannot raise prints the exception and goes on; a System
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import threading
@@ -61,6 +62,29 @@ def raise_lost_signal() -> None:
     """Raise what a handler raised in vain. Asked wherever a command begins to wait for something without a limit."""
     if _terminated:
         raise Terminated(ExitCode.TERMINATED)
+
+
+_before_imports: list[Any] = []
+"""The handler of Ctrl-C that is put back when the imports of a program are over."""
+
+
+def imports_begin() -> None:
+    """While a program imports libraries Ctrl-C ends it at once. Extension modules lose an exception that comes while
+    they are initialized, and crash when they are used; and nothing has begun that would have to be ended first."""
+    in_main = threading.current_thread() is threading.main_thread()
+    if in_main and not _before_imports and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        _before_imports.append(signal.signal(signal.SIGINT, _end_at_once))
+
+
+def imports_are_over() -> None:
+    """Ctrl-C raises an exception again."""
+    while _before_imports:
+        signal.signal(signal.SIGINT, _before_imports.pop())
+
+
+def _end_at_once(number: int, frame: FrameType | None) -> None:
+    os.write(2, b"flegel: interrupted.\n")
+    os._exit(ExitCode.INTERRUPTED)
 
 
 class Signals:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse
+from scipy.linalg import LinAlgWarning
 from sklearn import linear_model
 from sklearn.exceptions import ConvergenceWarning
 
@@ -51,7 +52,10 @@ class _FromMoments(EngineEstimator):  # type: ignore[misc]
             beside = Y.astype(X.dtype)
             X = scipy.sparse.hstack([X, beside], format="csr") if scipy.sparse.issparse(X) else np.hstack([X, beside])
             algorithm.targets = Y.shape[1]
-        return self._train(algorithm, X, labels, weights).parameter  # type: ignore[no-any-return]
+        result = self._train(algorithm, X, labels, weights)
+        if algorithms.LOST_DIGITS in result.warnings:
+            warnings.warn(algorithms.LOST_DIGITS, LinAlgWarning, stacklevel=3)
+        return result.parameter  # type: ignore[no-any-return]
 
     def _take(self, found: Regression, several: bool, dtype: Any) -> None:
         rows = several and (self._one_target_is_a_row or len(found.weights) > 1)

@@ -1,4 +1,5 @@
-"""One table gets the same rows whatever it comes from: text, Parquet, Arrow, Excel, frames, records, lists."""
+"""One table gets the same rows whatever it comes from: text, Parquet, Arrow, frames, records, lists. Excel:
+tests/extras/test_excel.py."""
 
 from __future__ import annotations
 
@@ -67,11 +68,6 @@ def save_arrow(frame: pd.DataFrame, path: Path) -> None:
         sink.write_table(table)
 
 
-def save_excel(frame: pd.DataFrame, path: Path) -> None:
-    needs.library("openpyxl")
-    as_text(frame).to_excel(path, index=False)
-
-
 SOURCES: dict[str, Callable[[pd.DataFrame, Path], Any]] = {
     "csv": written(lambda frame, path: as_text(frame).to_csv(path, index=False), "t.csv"),
     "csv.gz": written(lambda frame, path: as_text(frame).to_csv(path, index=False), "t.csv.gz"),
@@ -79,7 +75,6 @@ SOURCES: dict[str, Callable[[pd.DataFrame, Path], Any]] = {
     "parquet": written(lambda frame, path: frame.to_parquet(path, index=False), "t.parquet"),
     "feather": written(lambda frame, path: frame.to_feather(path), "t.feather"),
     "arrow": written(save_arrow, "t.arrow"),
-    "excel": written(save_excel, "t.xlsx"),
     "pyarrow": lambda frame, folder: arrow(frame),
     "polars": lambda frame, folder: needs.library("polars").from_arrow(arrow(frame)),
     "records": lambda frame, folder: frame.to_records(index=False),
@@ -97,18 +92,23 @@ def rows_of(source: Any, missing: str) -> tuple[Any, list[str], list[bool]]:
     return data.load()[0], [column.use for column in how.columns], how.unscaled().tolist()
 
 
-@pytest.mark.parametrize("column", COLUMNS)
-@pytest.mark.parametrize("source", SOURCES)
-def test_one_table_has_the_same_rows_from_every_source(tmp_path: Path, column: str, source: str) -> None:
+def check_same_rows(column: str, source: Callable[[pd.DataFrame, Path], Any], folder: Path) -> None:
+    """The source of this column beside numbers gives what the frame gives."""
     frame = pd.DataFrame({"x": np.arange(ROWS) * 0.5, "y": COLUMNS[column]})
     missing = "mean" if "gaps" in column else "error"
-    rows, uses, unscaled = rows_of(SOURCES[source](frame, tmp_path), missing)
+    rows, uses, unscaled = rows_of(source(frame, folder), missing)
     expected, wanted, left = rows_of(frame, missing)
     assert uses == wanted
     assert unscaled == left
     np.testing.assert_allclose(rows, expected, rtol=1e-6, atol=1e-6)
     if column == "moment":
         assert rows.dtype == np.float64, "float32 loses minutes"
+
+
+@pytest.mark.parametrize("column", COLUMNS)
+@pytest.mark.parametrize("source", SOURCES)
+def test_one_table_has_the_same_rows_from_every_source(tmp_path: Path, column: str, source: str) -> None:
+    check_same_rows(column, SOURCES[source], tmp_path)
 
 
 @pytest.mark.parametrize("source", ["parquet", "feather", "arrow", "pyarrow"])

@@ -12,6 +12,7 @@ from flegel.datasets import open_data
 from flegel.errors import DataError
 from tests import needs
 from tests.datasets.helpers import check_shards
+from tests.datasets.test_one_table import COLUMNS, as_text, check_same_rows, written
 
 needs.library("openpyxl")
 
@@ -56,3 +57,9 @@ def test_what_is_no_workbook_is_one_sentence(folder: Path) -> None:
     (folder / "t.xlsx").write_bytes(b"PK\x03\x04 nothing")
     with pytest.raises(DataError, match="no complete Excel file"):
         open_data(folder / "t.xlsx")
+
+
+@pytest.mark.parametrize("column", COLUMNS)
+def test_a_table_has_the_rows_that_it_has_from_other_sources(tmp_path: Path, column: str) -> None:
+    sheet = written(lambda frame, path: as_text(frame).to_excel(path, index=False), "t.xlsx")
+    check_same_rows(column, sheet, tmp_path)

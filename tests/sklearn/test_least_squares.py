@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
 import pytest
 import scipy.sparse
+from scipy.linalg import LinAlgWarning
 from sklearn import linear_model
 from sklearn.exceptions import ConvergenceWarning
 
@@ -125,3 +127,20 @@ def test_a_path_of_several_targets_is_refused_by_its_own_name() -> None:
         sklearn.lasso_path(rows, rows[:, :2])
     with pytest.raises(ValueError, match=r"^enet_path takes one target"):
         sklearn.enet_path(rows, rows[:, :2])
+
+
+def test_products_of_columns_without_digits_are_told() -> None:
+    rng = np.random.default_rng(3)
+    rows = rng.normal(size=(400, 3)) @ rng.normal(size=(3, 8)) + 0.05 * rng.normal(size=(400, 8))
+    labels = rows[:, 0] + rng.normal(size=400)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for given in (rows, np.c_[rows, rows[:, :2]], np.c_[rows, np.eye(4)[rng.integers(0, 4, 400)]], 1e6 + rows):
+            sklearn.LinearRegression().fit(given, labels)
+        long_row = rows.copy()
+        long_row[0] *= 1e6
+        sklearn.Ridge(alpha=1.0).fit(rows, labels)
+    with pytest.warns(LinAlgWarning, match="less than two digits"):
+        sklearn.LinearRegression().fit(long_row, labels)
+    result = flegel.run("linear", long_row, labels, workers=1, processes="no", progress=False)
+    assert result.warnings == [algorithms.LOST_DIGITS]

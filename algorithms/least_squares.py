@@ -230,17 +230,22 @@ def normal_equations(known: Regression, targets: int, intercept: bool) -> tuple[
 def has_lost_digits(matrix: Array) -> bool:
     """Whether `exact` went by directions of which rounding leaves less than two digits: after columns that are almost
     collinear, or with a row that is far longer than the others. Exactly collinear columns have no such direction."""
-    size = np.sqrt(np.maximum(np.diagonal(matrix), 0.0))
-    used = size > 0
-    unit = matrix[used][:, used] / size[used] / size[used][:, None]
+    unit, _ = _of_one_scale(matrix)
     rounding = len(unit) * np.finfo(np.float64).eps
     try:  # a tenth of the time of what follows; the largest value is at most the number of columns
         np.linalg.cholesky(unit - FEW_DIGITS * rounding * len(unit) * np.eye(len(unit)))
     except np.linalg.LinAlgError:
-        values = np.linalg.eigvalsh(unit) / rounding
-        largest = float(values.max(initial=0.0)) * rounding
-        return bool(((values > NO_DIGITS * largest) & (values < FEW_DIGITS * largest)).any())
+        values = np.linalg.eigvalsh(unit)
+        error = rounding * float(values.max(initial=0.0))
+        return bool(((values > NO_DIGITS * error) & (values < FEW_DIGITS * error)).any())
     return False
+
+
+def _of_one_scale(matrix: Array) -> tuple[Array, Array]:
+    """The matrix of columns of length 1, and their lengths; a column of zeros stays, with the length 1."""
+    size = np.sqrt(np.maximum(np.diagonal(matrix), 0.0))
+    lengths = np.where(size > 0, size, 1.0)
+    return matrix / lengths / lengths[:, None], lengths
 
 
 def exact(matrix: Array, cross: Array) -> Array:
@@ -248,9 +253,8 @@ def exact(matrix: Array, cross: Array) -> Array:
 
     Columns are brought to one scale first, so that directions are left out because columns are collinear, not because
     their numbers are small."""
-    size = np.sqrt(np.maximum(np.diagonal(matrix), 0.0))
-    unit = np.where(size > 0, size, 1.0)
-    values, directions = np.linalg.eigh(matrix / unit / unit[:, None])
+    scaled, unit = _of_one_scale(matrix)
+    values, directions = np.linalg.eigh(scaled)
     kept = values > len(values) * np.finfo(np.float64).eps * max(float(values.max(initial=0.0)), 1e-300)
     inverse = directions[:, kept] / values[kept]
     weights = (cross / unit) @ inverse @ directions[:, kept].T / unit

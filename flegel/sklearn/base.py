@@ -83,7 +83,7 @@ class EngineEstimator(CallbackSupportMixin, BaseEstimator):  # type: ignore[misc
             accept_large_sparse=True,
             **options,
         )
-        rows = (_short_indices(rows[0]), *rows[1:]) if isinstance(rows, tuple) else _short_indices(rows)
+        rows = (_as_kernels_take(rows[0]), *rows[1:]) if isinstance(rows, tuple) else _as_kernels_take(rows)
         self._check_sign(rows[0] if isinstance(rows, tuple) else rows)
         return rows
 
@@ -246,9 +246,14 @@ def share(old: float, new: float) -> float:
     return new / (old + new) if old + new > 0 else 1.0
 
 
-def _short_indices(rows: Any) -> Any:
-    """Sparse rows whose places are numbers of 32 bits, as kernels take them; others as they are."""
-    if not scipy.sparse.issparse(rows) or rows.indices.dtype == rows.indptr.dtype == np.int32:
+def _as_kernels_take(rows: Any) -> Any:
+    """Sparse rows whose places are numbers of 32 bits, each place once; others as they are."""
+    if not scipy.sparse.issparse(rows):
+        return rows
+    if not rows.has_canonical_format:
+        rows = rows.copy()  # the caller's matrix stays as it is
+        rows.sum_duplicates()
+    if rows.indices.dtype == rows.indptr.dtype == np.int32:
         return rows
     if max(rows.nnz, rows.shape[1]) > np.iinfo(np.int32).max:
         raise ValueError(f"Only up to {np.iinfo(np.int32).max:,} columns and values of sparse rows are accepted.")

@@ -605,6 +605,20 @@ def test_places_of_64_bits_are_taken_and_left_as_they_are(form: Any) -> None:
     assert long.indices.dtype == np.int64
 
 
+@pytest.mark.parametrize(
+    "model", [KMeans(3, random_state=0), ours.ImplicitALS(3, random_state=0, max_iter=3, tol=0.1)], ids=str
+)
+def test_entries_that_are_given_twice_count_as_their_sum(model: Any) -> None:
+    once = scipy.sparse.random(90, 8, 0.4, format="csr", random_state=3)
+    twice = scipy.sparse.csr_matrix(
+        (np.repeat(once.data / 2, 2), np.repeat(once.indices, 2), 2 * once.indptr), shape=once.shape
+    )
+    stored = twice.nnz
+    fitted = model.fit(once)
+    np.testing.assert_allclose(fitted.transform(twice), fitted.transform(once), rtol=1e-12)
+    assert twice.nnz == stored, "the matrix that was given is left as it is"
+
+
 @pytest.mark.parametrize("made", [KMeans, ours.MiniBatchKMeans, ours.BisectingKMeans])
 @pytest.mark.parametrize("size", [1e18, 1e30])
 def test_squares_beyond_float32_are_summed_in_float64(made: Any, size: float) -> None:

@@ -111,6 +111,11 @@ class LogisticRegression(LinearClassifierMixin, SparseCoefMixin, ClassifierMixin
                 f"{self.classes_[0]!r}"
             )
         start = known[1] if known is not None and np.array_equal(known[0], self.classes_) else None
+        if start is not None and start.weights.shape[1] != X.shape[1]:
+            raise ValueError(
+                f"The last fit had {start.weights.shape[1]} columns, and X has {X.shape[1]}: a fit cannot begin with "
+                "it. Use warm_start=False."
+            )
         self._check_solver(len(self.classes_))
         weights = self._weights_by_class(numbers, self._weights(sample_weight, X), X.shape[0])
         if self._check_number("max_iter", 0) == 0:

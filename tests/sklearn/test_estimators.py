@@ -605,6 +605,30 @@ def test_places_of_64_bits_are_taken_and_left_as_they_are(form: Any) -> None:
     assert long.indices.dtype == np.int64
 
 
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+@pytest.mark.parametrize("kind", ["full", "tied", "diag", "spherical"])
+def test_answers_of_a_mixture_go_by_the_covariances_that_were_fitted(kind: str) -> None:
+    model = GaussianMixture(3, covariance_type=kind, random_state=0).fit(X)
+    likely, criterion = model.predict_proba(X), model.bic(X)
+    for other in {"full", "tied", "diag", "spherical"} - {kind}:
+        model.set_params(covariance_type=other)
+        np.testing.assert_array_equal(model.predict_proba(X), likely)
+        assert model.bic(X) == criterion
+        assert np.isfinite(model.sample(5)[0]).all()
+        with pytest.raises(ValueError, match=f"found 3 components with covariance_type='{kind}' in 3 columns, and 3"):
+            model.set_params(warm_start=True).fit(X)
+        with pytest.raises(ValueError, match=f"covariance_type='{kind}'.*cannot begin with it"):
+            model.partial_fit(X)
+    assert model.set_params(warm_start=False).fit(X).covariances_.shape == np.shape(model.precisions_cholesky_)
+
+
+@pytest.mark.parametrize("model", [GaussianMixture(2, warm_start=True), LogisticRegression(warm_start=True)], ids=str)
+def test_a_warm_start_from_other_columns_is_refused_in_words_of_the_estimator(model: Any) -> None:
+    model.fit(X, LABELS)
+    with pytest.raises(ValueError, match=r"The last fit .* 3 .*columns.*Use (fit with )?warm_start=False"):
+        model.fit(X[:, :2], LABELS)
+
+
 @pytest.mark.parametrize(
     "model", [KMeans(3, random_state=0), ours.ImplicitALS(3, random_state=0, max_iter=3, tol=0.1)], ids=str
 )

@@ -170,7 +170,7 @@ class LogisticRegression(LinearClassifierMixin, SparseCoefMixin, ClassifierMixin
 
     def _check_solver(self, classes: int) -> None:
         """Refuse names that scikit-learn does not know, and what liblinear cannot do there."""
-        if self.solver not in SOLVERS:
+        if self.solver not in [*SOLVERS]:
             raise ValueError(f"solver must be one of {list(SOLVERS)}, not {self.solver!r}; all give the same model.")
         if self.solver == "liblinear" and classes > 2:
             raise ValueError(
@@ -178,7 +178,7 @@ class LogisticRegression(LinearClassifierMixin, SparseCoefMixin, ClassifierMixin
                 "another solver or wrap the estimator in a OneVsRestClassifier to keep applying a one-versus-rest "
                 "scheme."
             )
-        if self.solver == "liblinear" and self.fit_intercept and not self.intercept_scaling > 0:
+        if self.solver == "liblinear" and self.fit_intercept and not self._check_real("intercept_scaling") > 0:
             raise ValueError(
                 f"Intercept scaling is {self.intercept_scaling!r} but needs to be greater than 0. To disable fitting "
                 "an intercept, set fit_intercept=False."
@@ -194,7 +194,7 @@ class LogisticRegression(LinearClassifierMixin, SparseCoefMixin, ClassifierMixin
                 FutureWarning,
                 stacklevel=4,
             )
-        ratio = 0.0 if self.l1_ratio is None else float(self.l1_ratio)
+        ratio = 0.0 if self.l1_ratio is None else self._check_real("l1_ratio")
         if not 0 <= ratio <= 1:
             raise ValueError(f"l1_ratio must lie between 0 and 1, not {self.l1_ratio!r}.")
         strength = 0.0 if np.isinf(self.C) else 1.0 / float(self.C)
@@ -253,7 +253,7 @@ class LogisticRegression(LinearClassifierMixin, SparseCoefMixin, ClassifierMixin
 
     def _distance(self, finer: float) -> float:
         """To the minimum, relatively, at which a fit ends."""
-        tol = float(self.tol or 0.0)
+        tol = self._check_real("tol", 0, "None")
         return max(finer * tol * min(1.0, tol / COMMON_TOL), LEAST_DISTANCE)
 
     @property

@@ -139,10 +139,8 @@ class GaussianMixture(DensityMixin, EngineEstimator):  # type: ignore[misc]
         does."""
         if self.covariance_type not in TYPES:
             raise ValueError(f"covariance_type must be one of {list(TYPES)}, not {self.covariance_type!r}.")
-        for name in ("regularization", "reg_covar"):
-            value = getattr(self, name)
-            if value is not None and not value >= 0:
-                raise ValueError(f"{name} must not be negative, but is {value!r}.")
+        for name in ("reg_covar",) if self.regularization is None else ("regularization", "reg_covar"):
+            self._check_real(name, 0)
         return GMM(
             k=int(self.n_components),
             covariance=self.covariance_type,

@@ -621,6 +621,12 @@ def test_places_of_64_bits_are_taken_and_left_as_they_are(form: Any) -> None:
     assert long.indices.dtype == np.int64
 
 
+@pytest.mark.parametrize(("size", "sentence"), [(1e300, "divide all of them"), (1e-320, "multiply all of them")])
+def test_weights_that_have_no_squares_are_refused(size: float, sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        GaussianMixture(3, random_state=0).fit(X, sample_weight=np.full(len(X), size))
+
+
 @pytest.mark.filterwarnings("error::RuntimeWarning")
 @pytest.mark.parametrize("kind", ["full", "tied", "diag", "spherical"])
 def test_answers_of_a_mixture_go_by_the_covariances_that_were_fitted(kind: str) -> None:

@@ -55,7 +55,7 @@ class Covariance(MomentModel):
     Chen et al., Shrinkage algorithms for MMSE covariance estimation (2010).
     """
 
-    accepts = Accepts(weighted=True, labels="ignored")
+    accepts = Accepts(weighted=True, labels="ignored", small_sample=True)
     learning = Learning(
         trivial="columns without covariance", auxiliary=("mass", "scatter", "mean", "beta", "internal_origin")
     )

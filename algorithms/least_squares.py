@@ -34,8 +34,8 @@ NO_DIGITS, FEW_DIGITS = 2.0, 100.0
 """Times the rounding error, up to which the square of a direction has no digits, and less than two."""
 
 _DESCEND = EntryPoint("flegel.algorithms.coordinate_descent", "descend")
-LABELS = Accepts(sparse=True, weighted=True, labels="required")
-COLUMNS = Accepts(sparse=True, weighted=True, labels="ignored")
+LABELS = Accepts(sparse=True, weighted=True, labels="required", small_sample=True)
+COLUMNS = Accepts(sparse=True, weighted=True, labels="ignored", small_sample=True)
 
 
 class Regression(NamedTuple):

@@ -162,7 +162,7 @@ class NaiveBayes(Algorithm):
 class GaussianNB(NaiveBayes):
     """Each column is Gaussian within a class. `smoothing` times the largest variance of a column is added to all."""
 
-    accepts = Accepts(weighted=True, labels="classes")
+    accepts = Accepts(weighted=True, labels="classes", small_sample=True)
     _squares = True
 
     smoothing: Annotated[float, Meta(ge=0, description="part of the largest variance that is added to all")] = 1e-9

@@ -43,7 +43,7 @@ class PCA(MomentModel):
     Objective: Σ of squared distances between rows and the plane through the mean along the components.
     """
 
-    accepts = Accepts(sparse=True, weighted=True, labels="ignored")
+    accepts = Accepts(sparse=True, weighted=True, labels="ignored", small_sample=True)
     learning = Learning(trivial="the mean", auxiliary=("scatter", "mean", "mass", "internal_origin"))
     placement = ParameterPlacement(
         unsharded="eigenvectors are found from all pairs of columns at once",

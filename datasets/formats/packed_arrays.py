@@ -179,8 +179,8 @@ class NpzStream(Stream):
         return usual or others[0]
 
     def _matrix(self) -> Sparse:
-        parts = [self.read(name) for name in ("indptr", "indices", "data", "shape")]
-        return checked_csr(*parts, origin=str(self.path))
+        indptr, indices, values, shape = (self.read(name) for name in ("indptr", "indices", "data", "shape"))
+        return checked_csr(indptr, indices, values, shape, str(self.path))
 
     def read(self, name: str | None) -> Any:
         """One array of the file, or the names of all where no name is given."""

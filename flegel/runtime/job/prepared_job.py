@@ -87,7 +87,9 @@ class PreparedJob:
         self.request, self.algorithm, self._parts = request, request.algorithm, parts
         self.compiler: CompilerProcess | None = None
         """A process that compiles the kernel, where there is one."""
-        self.sample = take_sample(request.data, request.job.seed)._replace(class_names=request.data.classes)
+        self.sample = take_sample(request.data, request.job.seed, self.algorithm.accepts.small_sample)._replace(
+            class_names=request.data.classes
+        )
         check_weights(self.sample, request.data.name)
         if self.algorithm.accepts.labels == "classes":
             self.sample = with_classes(self.sample, request.data)
@@ -299,11 +301,11 @@ def check_weights(sample: Sample, name: str) -> None:
         )
 
 
-def take_sample(data: Dataset, seed: int) -> Sample:
+def take_sample(data: Dataset, seed: int, small: bool = False) -> Sample:
     """All rows in their order where they are few; else the first `starts.head_rows`, then others drawn evenly, and what
-    all rows weigh."""
+    all rows weigh. `small`: few rows are enough."""
     rules = active().starts
-    most = sample_rows(data.columns, data.sparse)
+    most = rules.fewest_sample_rows if small else sample_rows(data.columns, data.sparse)
     if data.rows <= most:
         rows = data.read() if data.in_memory else data.draw(data.rows, seed)
         return Sample(rows.features, rows.labels, data.rows, data.columns, rows.weights)

@@ -85,7 +85,7 @@ class MembershipChange(NamedTuple):
     y: Array
 
 
-class Trial(NamedTuple):
+class FuzzyStart(NamedTuple):
     """Where a start stands."""
 
     centres: Array
@@ -165,12 +165,14 @@ class FCM(Algorithm):
             found = [start.centres for start in several_lloyd(of, self.k, [rng] * self.n_init, own)]
         return [found[number] for number in different_clusters(nearest_centre(of.rows, centres) for centres in found)]
 
-    def _trial(self, of: PreparedRows, own: Array | None, centres: Array) -> Trial:
+    def _trial(self, of: PreparedRows, own: Array | None, centres: Array) -> FuzzyStart:
         """A start, after a few passes over these rows."""
-        begun, rules = Trial(centres, np.inf, np.zeros(self.k)), active().starts
+        begun, rules = FuzzyStart(centres, np.inf, np.zeros(self.k)), active().starts
         return self.alternated(of, own, begun, rules.fcm_trial_passes, rules.fcm_trial_ends_below_gain)
 
-    def alternated(self, of: PreparedRows, own: Array | None, trial: Trial, passes: int, rests: float) -> Trial:
+    def alternated(
+        self, of: PreparedRows, own: Array | None, trial: FuzzyStart, passes: int, rests: float
+    ) -> FuzzyStart:
         """This trial after more passes over these rows: until one gains less than `rests`, at most so many.
 
         A step to the weighted means that goes on in the direction of the last one is lengthened
@@ -194,7 +196,7 @@ class FCM(Algorithm):
             last = away
             if before - value <= rests * value:
                 break
-        return Trial(centres, value, masses)
+        return FuzzyStart(centres, value, masses)
 
     def _memberships(self, y: Array, centres: Array) -> tuple[Array, Array]:
         """u of each row and cluster, and its squared distances, in units of `unit`."""
@@ -339,7 +341,7 @@ class FCM(Algorithm):
         return Evaluation(value, {"partition_coefficient": certainty})
 
 
-def _value_of(trial: Trial) -> float:
+def _value_of(trial: FuzzyStart) -> float:
     return trial.value
 
 

@@ -11,7 +11,7 @@ from passes import by_kernel, by_points, random_stretches, sample_of, start
 
 import flegel
 from flegel.algorithms.fcm import FCM
-from flegel.algorithms.fcm.fcm import Trial
+from flegel.algorithms.fcm.fcm import FuzzyStart
 from flegel.algorithms.seeding import prepared
 from flegel.configuration.active import using
 from flegel.core import pytree
@@ -198,9 +198,9 @@ def test_a_start_with_lengthened_steps_ends_where_it_would_without(m: float, wei
     own = rng.random(400) + 0.5 if weighted else None
     begun, model = rows[rng.choice(400, 3, replace=False)], FCM(k=3, m=m)
 
-    def after(passes: int, step: float) -> Trial:
+    def after(passes: int, step: float) -> FuzzyStart:
         with using({"starts.fcm_start_step": step}):
-            return model.alternated(prepared(rows), own, Trial(begun, np.inf, np.zeros(3)), passes, 0.0)
+            return model.alternated(prepared(rows), own, FuzzyStart(begun, np.inf, np.zeros(3)), passes, 0.0)
 
     assert after(300, 1.5).centres == pytest.approx(after(300, 1.0).centres, abs=1e-6)
     values = [after(passes, 1.5).value for passes in range(1, 12)]
@@ -214,7 +214,7 @@ def test_a_trial_knows_its_objective_and_what_each_cluster_weighs() -> None:
     rng = np.random.default_rng(6)
     rows, own = rng.normal(size=(50, 3)), rng.random(50) + 0.5
     centres = np.concatenate([rows[:1], rng.normal(size=(3, 3))])
-    trial = FCM(k=4).alternated(prepared(rows), own, Trial(centres, np.inf, np.zeros(4)), 1, 0.0)
+    trial = FCM(k=4).alternated(prepared(rows), own, FuzzyStart(centres, np.inf, np.zeros(4)), 1, 0.0)
     squared = np.maximum(((rows[:, None] - centres) ** 2).sum(axis=2), 1e-30)
     weights = ((1.0 / squared) / (1.0 / squared).sum(axis=1, keepdims=True)) ** 2 * own[:, None]
     assert trial.value == pytest.approx(float((weights * squared).sum()))

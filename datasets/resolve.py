@@ -259,17 +259,18 @@ def may_be_rated(spec: str) -> bool:
     return table is not None and recognized(table, likely=True)
 
 
-def open_for_prediction(spec: str, how: Treatment, label: str | int | None = None) -> Any:
+def open_for_prediction(spec: str, how: Treatment, label: str | int | None = None, missing: str | None = None) -> Any:
     """Rows for `Treatment.apply`: a table whose columns it finds by name, or numbers.
 
-    `label` is a column of numbers without names that is no feature; by name it is left out anyway.
+    `label` is a column of numbers without names that is no feature; by name it is left out anyway. `missing`: gaps are
+    to be treated, so files that may have some are opened as tables.
     """
     paths = None if spec.partition(":")[0] in registry.names() else _paths(spec)
     chosen = Options(format=TABLE) if how.rating_columns else Options()
     table = None if paths is None else open_raw(paths, spec, chosen)
     if how.rating_columns and table is not None:
         return table
-    if table is None and paths is not None and not how.plain:
+    if table is None and paths is not None and not (how.plain and missing is None):
         table = open_gapped(paths, spec)
     if table is None:
         data = open_data(spec, label=label)
@@ -282,6 +283,9 @@ def open_for_prediction(spec: str, how: Treatment, label: str | int | None = Non
     if not (table.named and how.names):
         place = how.label_place if label is None and len(table.names) == how.width + 1 else label
         plain = {"label": place}
+        if missing is not None and not table.named and place is not None:
+            return how.numbers_at(table, table.chosen(Options(label=place))[1])
     elif not set(how.names) <= set(table.names):
         return table
-    return open_data(spec, **plain).load()[0] if files_are_plain(paths or [], plain) else table
+    numbers = missing is None and files_are_plain(paths or [], plain)
+    return open_data(spec, **plain).load()[0] if numbers else table

@@ -38,6 +38,14 @@ Categorical = Annotated[
 Missing = Annotated[
     str, typer.Option(help="What gaps become: error, drop, mean, median or indicator.", rich_help_panel=DATA)
 ]
+NewMissing = Annotated[
+    str | None,
+    typer.Option(
+        "--missing",
+        metavar="error|drop|mean|median|indicator|keep",
+        help="What gaps become, in place of what they became in training.",
+    ),
+]
 Format = Annotated[
     str | None,
     typer.Option(help="Format of the data: csv, tsv, parquet, svmlight, ratings, table, …", rich_help_panel=DATA),

@@ -47,17 +47,20 @@ def open_data(
     width: int | None = None,
     drop: list[str | int] | None = None,
     categorical: str = "auto",
+    categories: list[str | int] | None = None,
     missing: str = "error",
     decimal: str | None = None,
     sparse: bool = True,
     ratings: bool = False,
+    codes: bool = False,
 ) -> Dataset:
     """Open a registered name (`higgs`, `blobs:100000`), a file, folder, glob or URL, or rows from Python.
 
     `label` is a column's name or number (from 0); `weight` that of a column of weights, by number among the features;
     `keep_together` that of a column of keys, likewise: rows of one key stay on one worker;
     `rows` keeps only the first rows; `columns` chooses the features and `drop` leaves some out; `categorical` says what
-    text becomes (auto, onehot, ordinal, drop), `missing` what gaps become (error, drop, mean, median, indicator, keep);
+    text becomes (auto, onehot, ordinal, drop; with `codes` auto is codes 0, 1, …), `categories` which columns are
+    treated as text though they hold numbers, `missing` what gaps become (error, drop, mean, median, indicator, keep);
     `sparse` allows sparse rows where one-hot columns are many; `dtype` is float32 or float64. `delimiter`, `decimal`,
     `header` and `format` override what is guessed from a file (`format="ratings"`, with the `columns` of user, item and
     rating, and `format="table"`, which never takes a table for ratings, also from rows of Python); `ratings` takes
@@ -86,6 +89,8 @@ def open_data(
         decimal,
         ratings,
         keep_together,
+        categories,
+        codes,
     )
     return _with_keys(_opened(spec, rows, options, weight), keep_together)
 
@@ -182,7 +187,12 @@ def _open_registered(name: str, rows: int | None, options: Options) -> Dataset:
         source = known.open_real(path, options)
         return Dataset(name, source, source.rows if rows is None else min(rows, source.rows))
     for given, value in options._asdict().items():
-        if value != getattr(Options(), given) and given not in ("dtype", "sparse", "ratings"):  # asked by the algorithm
+        if value != getattr(Options(), given) and given not in (
+            "dtype",
+            "sparse",
+            "ratings",
+            "codes",
+        ):  # asked by the algorithm
             said = option("keep_together" if given == "key" else given, value)
             raise UsageError(f"{name} is generated here, so {said} has no effect; omit it.")
     source = known.stand_in(rows or known.default_rows)

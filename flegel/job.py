@@ -506,6 +506,16 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             see="data.md",
         ),
     ] = "auto"
+    categories: Annotated[
+        list[str | int] | None,
+        Option(
+            "Columns that hold categories though they look like numbers, such as zip codes, by name or number.",
+            DATA,
+            metavar="NAMES",
+            parse=parse_names,
+            see="data.md",
+        ),
+    ] = None
     missing: Annotated[
         str,
         Option(

@@ -29,7 +29,7 @@ from flegel.datasets.tables.ratings import recognized
 from flegel.errors import DataError, UsageError, nearest
 from flegel.wording import option
 
-_TREATED = frozenset({"label", "columns", "drop", "categorical", "missing", "decimal"})
+_TREATED = frozenset({"label", "columns", "drop", "categorical", "missing", "decimal", "categories"})
 
 
 @dataclass(frozen=True)
@@ -251,6 +251,6 @@ def _by_content(path: Path) -> Format:
 def check_options(found: Format, options: Options, path: Path) -> None:
     """Refuse options that the format would ignore."""
     for name, value in options._asdict().items():
-        silent = value == getattr(Options(), name) or name in ("dtype", "format", "sparse", "ratings", "key")
+        silent = value == getattr(Options(), name) or name in ("dtype", "format", "sparse", "ratings", "key", "codes")
         if not silent and name not in found.options:
             raise UsageError(f"{path} is read as {found.name}, for which {name}={value!r} has no effect; omit it.")

@@ -1,57 +1,25 @@
 """What gaps become in new rows of a model, where the model or the caller says it: `--missing` of predict and evaluate.
 
-Values of training are used where the training has them; otherwise those of the rows that are given, and a line says so.
+Values of training are used where the training has them (`Treatment.for_new_rows`); otherwise those of the rows that
+are given, and a line says so.
 Never reads a table.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
 
-import msgspec
 import numpy as np
 
-from flegel.core.gaps import GAP
 from flegel.core.pytree import Array
 from flegel.core.shard import Sparse
-from flegel.errors import DataError, UsageError
+from flegel.errors import DataError
 from flegel.wording import counted, option
-
-if TYPE_CHECKING:
-    from flegel.datasets.tables.treatment import Treatment
 
 REFUSED = ("error", "drop")
 """Policies under which no gap becomes a value, whatever the model does with gaps."""
-_BY_TRAINING = {"mean": ("mean", "indicator"), "median": ("median",)}
+BY_TRAINING = {"mean": ("mean", "indicator"), "median": ("median",)}
 """Policies of training that leave the values which a policy fills in."""
-
-
-def for_new_rows(how: Treatment, missing: str) -> Treatment:
-    """The treatment with this policy in place of that of training; NaN where values of the given rows are to be found
-    (`fill_in`)."""
-    if missing == "indicator" and how.missing != "indicator":
-        raise UsageError(
-            f"This model has no columns that mark gaps, so {option('missing', missing)} cannot be applied; use "
-            f"{option('missing', 'mean')}, or train with {option('missing', missing)}."
-        )
-    if missing == "keep" and how.factor:
-        raise UsageError(
-            f"The columns of this model are scaled, and gaps that are kept cannot be; use {option('missing', 'mean')}."
-        )
-    if missing in (*REFUSED, how.missing) or how.plain:
-        return how
-    columns = []
-    for column in how.columns:
-        if column.use in ("onehot", "ordinal"):
-            fill = -1.0 if column.use == "ordinal" else 0.0  # as a text that training did not have
-        elif missing == "keep":
-            fill = GAP
-        else:
-            known = column.fill is not None and column.fill != GAP and how.missing in _BY_TRAINING.get(missing, ())
-            fill = column.fill if known and column.fill is not None else float("nan")
-        columns.append(msgspec.structs.replace(column, fill=fill))
-    return msgspec.structs.replace(how, columns=columns)
 
 
 def fill_in(rows: Array | Sparse, missing: str, names: Sequence[str] | None, say: Callable[[str], None]) -> None:

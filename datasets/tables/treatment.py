@@ -21,8 +21,8 @@ from flegel.datasets.rows.options import Options
 from flegel.datasets.rows.scale import Scaling
 from flegel.datasets.rows.scale import apply as apply_scaling
 from flegel.datasets.tables.cells import CellFormat, boolean_value, date_value, is_missing, number_value, plain_numbers
-from flegel.datasets.tables.columns import RawColumn, RawTable, text_of
-from flegel.datasets.tables.new_gaps import REFUSED, fill_in, for_new_rows, told_left_out
+from flegel.datasets.tables.columns import RawColumn, RawTable, category_name, category_texts
+from flegel.datasets.tables.new_gaps import BY_TRAINING, REFUSED, fill_in, told_left_out
 from flegel.datasets.tables.object_table import ObjectTable
 from flegel.datasets.tables.ratings import aligned, find_rating_columns, has_names, rated_rows
 from flegel.errors import DataError, UsageError, nearest, warn
@@ -30,6 +30,8 @@ from flegel.wording import counted, number, option
 
 Use = Literal["number", "boolean", "date", "onehot", "ordinal", "drop", "label"]
 MISSING_CATEGORY = "(missing)"
+BOOLEAN_GAP = 2.0
+"""The code of a gap in a column of booleans, for an algorithm that knows categories."""
 LEFT_OUT = "left out"
 """Why a column is no feature that was not chosen, or dropped."""
 Say = Callable[[str], None]
@@ -85,6 +87,8 @@ class Treatment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`columns` are found by name; by position otherwise."""
     missing: str = "error"
     sparse: bool = False
+    codes: bool = False
+    """Ordinal columns and booleans are categories to the algorithm: codes, which are never scaled."""
     dtype: str = "float32"
     shift: list[float] = []
     rating_columns: list[str | int] = []
@@ -114,6 +118,13 @@ class Treatment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return [column for column in self.columns if column.used]
 
     @property
+    def category_places(self) -> list[int]:
+        """Features that hold codes of categories, each of them one column of the table."""
+        places = np.cumsum([0] + [column.width for column in self.columns])
+        uses = [column.use for column in self.columns]
+        return [int(at) for at, use in zip(places, uses, strict=False) if use in ("ordinal", "boolean")]
+
+    @property
     def scaling(self) -> Scaling | None:
         return Scaling(np.array(self.shift), np.array(self.factor)) if self.factor else None
 
@@ -138,7 +149,7 @@ class Treatment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Which features stay as they are under --scale: one-hot columns, booleans and indicators are 0 or 1."""
         marks: list[bool] = []
         for column in self.columns:
-            plain = column.use in ("number", "date", "ordinal")
+            plain = column.use in ("number", "date") or (column.use == "ordinal" and not self.codes)
             marks += [not plain] * (column.width - column.indicator) + [True] * column.indicator
         return np.array(marks, bool) if marks else np.zeros(self.width, bool)
 
@@ -207,9 +218,37 @@ class Treatment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             rows = apply_scaling(own, how)
         return rows, None if complete is None or complete.all() else complete
 
+    def for_new_rows(self, missing: str) -> Treatment:
+        """The same with this policy for gaps in place of that of training; NaN where values of the given rows are to be
+        found (`fill_in`)."""
+        if missing == "indicator" and self.missing != "indicator":
+            raise UsageError(
+                f"This model has no columns that mark gaps, so {option('missing', missing)} cannot be applied; use "
+                f"{option('missing', 'mean')}, or train with {option('missing', missing)}."
+            )
+        if missing == "keep" and self.factor:
+            raise UsageError(
+                "The columns of this model are scaled, and gaps that are kept cannot be; use "
+                f"{option('missing', 'mean')}."
+            )
+        if missing in (*REFUSED, self.missing) or self.plain:
+            return self
+        columns = []
+        for column in self.columns:
+            if column.use in ("onehot", "ordinal"):
+                fill = -1.0 if column.use == "ordinal" else 0.0  # as a text that training did not have
+            elif missing == "keep":
+                fill = GAP
+            elif column.fill in (None, GAP) or self.missing not in BY_TRAINING.get(missing, ()):
+                fill = float("nan")
+            else:
+                fill = float(column.fill or 0.0)
+            columns.append(msgspec.structs.replace(column, fill=fill))
+        return msgspec.structs.replace(self, columns=columns)
+
     def _encoded_rows(self, given: RawTable, missing: str | None, say: Say) -> tuple[Array | Sparse, Array]:
         """All rows of a table, chunk by chunk, and which of them are complete; what is said is said once."""
-        how = self if missing is None else for_new_rows(self, missing)
+        how = self if missing is None else self.for_new_rows(missing)
         said: dict[str, list[int]] = {}
         parts: list[Array | Sparse] = []
         complete: list[Array] = []
@@ -250,13 +289,13 @@ class Treatment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         for gaps that `missing` treats."""
         rows, complete = self._plain_numbers(given), None
         if missing is not None:
-            for_new_rows(self, missing)  # refuses what cannot be
+            self.for_new_rows(missing)  # refuses what cannot be
         if isinstance(rows, Sparse):
             return rows, None
         gaps = np.isnan(rows)
         if missing not in (None, "error") and gaps.any():
             if missing == "drop":
-                complete = ~gaps.any(axis=1)
+                complete = np.asarray(~gaps.any(axis=1))
                 told_left_out(complete, say)
                 rows = rows[complete]
             elif missing == "keep":
@@ -368,8 +407,8 @@ class Treatment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                     raise _gap(column.name, gaps, where, origin, known=column.fill is not None)
                 complete &= ~gaps
             elif column.use == "onehot" and gaps.any() and say is not None:
-                count = _counted(int(gaps.sum()))
-                say(f"{count} no value in column {column.name!r}, for which the model has no column: 0 in all of it.")
+                told = _counted(int(gaps.sum()))
+                say(f"{told} no value in column {column.name!r}, for which the model has no column: 0 in all of it.")
             encoded.append((column, values, gaps))
         kept = [(c, v[complete], g[complete]) for c, v, g in encoded] if not complete.all() else encoded
         count = int(complete.sum())
@@ -455,15 +494,11 @@ def category_codes(column: ColumnTreatment, raw: RawColumn, say: Say | None) -> 
     """The number of each row's category: -1 for one that training did not have, -2 for a gap."""
     place = {name: k for k, name in enumerate(column.categories)}
     gap = place.get(MISSING_CATEGORY, -2)
-    if raw.textual:
-        texts, codes = raw.texts, raw.values
-    else:
-        uniques, codes = np.unique(raw.values, return_inverse=True)
-        texts = tuple("" if np.isnan(value) else text_of(value) for value in uniques.tolist())
+    texts, codes = (raw.texts, raw.values) if raw.textual else category_texts(raw)
     found = np.full(len(texts) + 1, gap)
     for k, text in enumerate(texts):
         if not (raw.kind != "category" and is_missing(text)):
-            found[k] = place.get(text, -1)
+            found[k] = place[text] if text in place else place.get(category_name(text), -1)
     result = found[codes]
     unseen = np.unique(codes[result == -1])
     if len(unseen) and say is not None:

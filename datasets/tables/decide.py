@@ -303,8 +303,8 @@ def _with_gaps(
     if missing == "error":
         return column
     if codes and column.use == "boolean":
-        more = f"{note}{counted}: a category of its own, {BOOLEAN_GAP:g}"
-        return msgspec.structs.replace(column, fill=BOOLEAN_GAP, note=more if gaps else column.note)
+        own = f"{note}{counted}: a category of its own, {BOOLEAN_GAP:g}"
+        return msgspec.structs.replace(column, fill=BOOLEAN_GAP, note=own if gaps else column.note)
     if codes and column.use == "ordinal" and gaps:
         more = [*column.categories, MISSING_CATEGORY]
         return msgspec.structs.replace(column, categories=more, note=f"{note}{counted}: a category of its own")

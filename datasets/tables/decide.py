@@ -149,6 +149,8 @@ def feature_column(
         return ColumnTreatment(found.name, "boolean", f"{zero} → 0, {one} → 1")
     if dates == found.present:
         return _date(table, found)
+    if found.shapes["duration"] == found.present:
+        return ColumnTreatment(found.name, "number", "days of a duration")
     if options.categorical == "auto" and max(numbers, dates) >= found.present / 2:
         raise _mixed(table, found, "number" if numbers > dates else "date")
     return category_column(table, found, options.categorical, codes=options.codes)

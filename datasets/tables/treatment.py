@@ -20,7 +20,15 @@ from flegel.datasets.rows.chosen_columns import find_column
 from flegel.datasets.rows.options import Options
 from flegel.datasets.rows.scale import Scaling
 from flegel.datasets.rows.scale import apply as apply_scaling
-from flegel.datasets.tables.cells import CellFormat, boolean_value, date_value, is_missing, number_value, plain_numbers
+from flegel.datasets.tables.cells import (
+    CellFormat,
+    boolean_value,
+    date_value,
+    duration_value,
+    is_missing,
+    number_value,
+    plain_numbers,
+)
 from flegel.datasets.tables.columns import RawColumn, RawTable, category_name, category_texts
 from flegel.datasets.tables.new_gaps import BY_TRAINING, REFUSED, fill_in, told_left_out
 from flegel.datasets.tables.object_table import ObjectTable
@@ -487,7 +495,10 @@ def label_values(column: ColumnTreatment, raw: RawColumn, where: Callable[[int],
 def _value(column: ColumnTreatment, text: str) -> float | None:
     if column.use == "date":
         return date_value(text, column.written)
-    return boolean_value(text) if column.use == "boolean" else number_value(text, column.written)
+    if column.use == "boolean":
+        return boolean_value(text)
+    found = number_value(text, column.written)
+    return duration_value(text) if found is None else found
 
 
 def category_codes(column: ColumnTreatment, raw: RawColumn, say: Say | None) -> Array:

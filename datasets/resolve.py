@@ -75,23 +75,9 @@ def open_data(
     check_choice(missing, MISSING, "missing")
     check_format(format)
     options = Options(
-        label,
-        dtype,
-        columns,
-        delimiter,
-        header,
-        format,
-        width,
-        drop,
-        categorical,
-        missing,
-        sparse,
-        decimal,
-        ratings,
-        keep_together,
-        categories,
-        codes,
-    )
+        label, dtype, columns, delimiter, header, format, width, drop, categorical, missing, sparse, decimal, ratings,
+        keep_together, categories, codes,
+    )  # fmt: skip
     return _with_keys(_opened(spec, rows, options, weight), keep_together)
 
 

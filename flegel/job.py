@@ -473,7 +473,8 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         str | None,
         Option(
             "Format of the data, where its name and content do not tell: csv, tsv, jsonl, parquet, npy, npz, excel, "
-            "svmlight, idx, jester; ratings (lines of user, item, rating), or table (columns as they are, never ratings).",
+            "svmlight, idx, jester; ratings (lines of user, item, rating), or table (columns as they are, never "
+            "ratings).",
             DATA,
             see="data.md",
         ),

@@ -231,16 +231,22 @@ class ArraySource(KeptSource):
         if self.paths is not None or self.array.dtype != self.dtype or self.label_column is not None:
             return super().pick(ids)
         features = np.empty((len(ids), self.columns), self.dtype)
-        in_pieces(len(ids), _ROWS_GATHERED_AT_ONCE, lambda lo, hi: _gather(self.array, ids[lo:hi], features[lo:hi]))
+        sound: list[bool] = []
+
+        def gather(lo: int, hi: int) -> None:
+            _gather(self.array, ids[lo:hi], features[lo:hi])
+            sound.append(adds_up(features[lo:hi]))
+
+        in_pieces(len(ids), _ROWS_GATHERED_AT_ONCE, gather)
         labels = None if self.labels is None else np.array(self.labels[ids], np.float64)
-        check_finite(features, labels, ids, self.names, self.origin)
+        check_finite(features[: 0 if all(sound) else len(ids)], labels, ids, self.names, self.origin)
         return Rows(features, labels, ids)
 
     def in_place(self) -> Rows | None:
         plain = self.array.dtype == self.dtype and self.array.dtype.isnative and self.array.flags.c_contiguous
         if not plain or self.label_column is not None:
             return None
-        labels = None if self.labels is None else np.array(self.labels, np.float64)
+        labels = None if self.labels is None else np.ascontiguousarray(self.labels, np.float64)
         self._check_part(self.array[:0], labels, np.arange(self.rows if self.labelled else 0), 0, self.rows)
         return Rows(self.array, labels, np.empty(0, np.int64))
 

@@ -7,8 +7,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from flegel.configuration.active import active
 from flegel.core.mapped_arrays import release
 from flegel.core.pytree import Array
+
+ShareOut = Callable[[int, int, Callable[[int, int], None]], None]
+"""`share_out(count, piece, work)`: work(start, end) for all of 0 … count, in pieces, by one thread or by several."""
+
+
+def at_once(count: int, piece: int, work: Callable[[int, int], None]) -> None:
+    """work(0, count), by the calling thread; `parallel_sums.in_pieces` does it by several."""
+    work(0, count)
 
 
 class RowWindow(NamedTuple):
@@ -45,15 +54,19 @@ class RowWindows:
         if not sound:
             self._complain()
 
-    def in_place(self) -> Array | None:
-        """All rows without a copy, where they lie side by side in one array of this process; None where not."""
+    def in_place(self, share_out: ShareOut = at_once) -> Array | None:
+        """All rows without a copy, where they lie side by side in one array of this process; None where not. They are
+        searched for values that are not finite by the threads of `share_out`."""
         windows = self._read_rows()
         rows, order = next(windows)
         here = len(order) == len(self) and rows.flags.c_contiguous and bool((np.diff(order) == 1).all())
         if not here:
             return None
         found: Array = rows[int(order[0]) : int(order[0]) + len(order)] if len(order) else rows[:0]
-        if not _sound(found):
+        sound: list[bool] = []
+        piece = max(1, active().processors.threaded_sum_from_numbers // max(1, self.shape[1]))
+        share_out(len(found), piece, lambda start, end: sound.append(_sound(found[start:end])))
+        if not all(sound):
             self._complain()
         return found
 

@@ -17,7 +17,7 @@ from flegel.configuration.active import active
 from flegel.core.entry_point import EntryPoint
 from flegel.core.mapped_arrays import read_in_order, release
 from flegel.core.pytree import Array, protected
-from flegel.core.row_windows import RowWindow, RowWindows
+from flegel.core.row_windows import RowWindow, RowWindows, ShareOut, at_once
 from flegel.core.unit_rows import unit_dense, unit_entries, unit_tiles
 from flegel.errors import AlgorithmError
 
@@ -25,8 +25,6 @@ NUMBERS = frozenset(np.dtype(t).str for t in ("f4", "f8", "i1", "i2", "i4", "i8"
 """Types of arrays that travel between processes."""
 Empty = Callable[[tuple[int, ...], Any], Array]
 """Where arrays come from: `numpy.empty`, or memory that other processes see."""
-ShareOut = Callable[[int, int, Callable[[int, int], None]], None]
-"""`share_out(count, piece, work)`: work(start, end) for all of 0 … count, in pieces, by one thread or by several."""
 _FILL_TILES = EntryPoint("flegel.core.tiling", "fill_tiles")
 _GATHER_TILES = EntryPoint("flegel.core.tiling", "gather_tiles")
 _FILL_ROWS = EntryPoint("flegel.core.tiling", "fill_rows")
@@ -122,11 +120,6 @@ def aligned(shape: tuple[int, ...], dtype: Any) -> Array:
     begin = -room.ctypes.data % CACHE_LINE_BYTES
     found: Array = room[begin : begin + size].view(dtype).reshape(shape)
     return found
-
-
-def at_once(count: int, piece: int, work: Callable[[int, int], None]) -> None:
-    """work(0, count), by the calling thread; `parallel_sums.in_pieces` does it by several."""
-    work(0, count)
 
 
 def pack_tiles(rows: Array | RowWindows, empty: Empty = aligned, share_out: ShareOut = at_once) -> Array:
@@ -245,7 +238,7 @@ def make_shard(
             if unit:
                 unit_tiles(laid_out)
         elif isinstance(features, RowWindows):
-            lent = features.in_place() if empty is aligned and not unit else None
+            lent = features.in_place(share_out) if empty is aligned and not unit else None
             laid_out = features.whole(empty) if lent is None else lent
             if unit:
                 unit_dense(laid_out, own=True)

@@ -31,6 +31,8 @@ class Accepts(TypedFields):
     targets: int = 0
     """The last so many columns are what the model predicts: `predict` and its siblings see rows without them, whether
     the table has them or not; `evaluate` and `score` see all columns."""
+    small_sample: bool = False
+    """`starts.fewest_sample_rows` rows are enough for the sample that `validate` and `initParameter` see."""
     ratings: bool = False
     """Three or four columns that look like (user, item, rating[, time]) are a list of ratings, of which sparse rows
     are made."""

@@ -101,6 +101,15 @@ def test_the_weight_of_all_rows_is_known_where_a_sample_has_some(form: str, tmp_
     assert sample.mass == pytest.approx(expected, rel=2e-6)
 
 
+def test_a_small_sample_has_the_fewest_rows_of_any() -> None:
+    data, fewest = open_data((np.arange(40_000.0).reshape(20_000, 2), np.arange(20_000.0))), 4096
+    assert len(take_sample(data, 0).features) == 20_000
+    small = take_sample(data, 0, small=True)
+    assert len(small.features) == len(small.labels) == fewest and small.points == 20_000
+    with using({"starts.fewest_sample_rows": 2000}):
+        assert len(take_sample(data, 0, small=True).features) == 2000
+
+
 def test_new_values_are_added_in_order() -> None:
     known = with_new_values(np.empty(0), np.array([5.0, 2.0, 5.0]))
     assert known.tolist() == [2.0, 5.0]

@@ -14,6 +14,7 @@ from flegel import LocalCluster
 from flegel.algorithm import Sample
 from flegel.algorithms.kmeans import KMeans
 from flegel.configuration.active import using
+from flegel.core.parallel_sums import in_pieces
 from flegel.core.shard import make_shard
 from flegel.datasets import Rows
 from flegel.datasets.rows import partition
@@ -81,6 +82,18 @@ def test_shares_of_sorted_rows_look_alike_and_neighbours_part() -> None:
         assert not np.array_equal(
             ids, partition.own_rows(rows, 28, index, workers, partition.parse("shuffle"), 4).ids()
         )
+
+
+def test_a_lone_worker_takes_labels_without_a_copy_and_threads_find_the_value_that_is_not_finite() -> None:
+    rows, labels = RNG.normal(size=(4_000, 64)), np.arange(4_000.0)
+    source = {"features": {"is": "rows"}, "labels": {"is": "labels"}, "weights": None, "partition": "contiguous"}
+    found = fetch_own(source, 0, 1, 3, lambda described: {"rows": rows, "labels": labels}[described["is"]])
+    assert np.shares_memory(found.labels, labels) and np.shares_memory(found.features.in_place(in_pieces), rows)
+    for row in (0, 2_500, 3_999):
+        rows[row, 63] = np.nan
+        with pytest.raises(DataError, match="not finite"):
+            found.features.in_place(in_pieces)
+        rows[row, 63] = 0.0
 
 
 def test_which_rows_stay_in_place() -> None:

@@ -89,7 +89,7 @@ class PreparedJob:
         """A process that compiles the kernel, where there is one."""
         data = request.data
         known = data.source.treatment if self.algorithm.accepts.categories else None
-        self.sample = take_sample(data, request.job.seed)._replace(
+        self.sample = take_sample(data, request.job.seed, self.algorithm.accepts.small_sample)._replace(
             class_names=data.classes,
             names=data.names,
             categories=known.category_places if known is not None and known.columns else None,
@@ -305,11 +305,11 @@ def check_weights(sample: Sample, name: str) -> None:
         )
 
 
-def take_sample(data: Dataset, seed: int) -> Sample:
+def take_sample(data: Dataset, seed: int, small: bool = False) -> Sample:
     """All rows in their order where they are few; else the first `starts.head_rows`, then others drawn evenly, and what
-    all rows weigh."""
+    all rows weigh. `small`: few rows are enough."""
     rules = active().starts
-    most = sample_rows(data.columns, data.sparse)
+    most = rules.fewest_sample_rows if small else sample_rows(data.columns, data.sparse)
     if data.rows <= most:
         rows = data.read() if data.in_memory else data.draw(data.rows, seed)
         return Sample(rows.features, rows.labels, data.rows, data.columns, rows.weights)

@@ -115,6 +115,8 @@ def _fetched(described: dict[str, Any] | None, own: OwnRows, ids: Array, open_ar
     if described is None:
         return None
     array = open_array(described)
+    if isinstance(array, np.ndarray) and own.mixed is None and len(own.ranges) == 1:
+        return array[own.ranges[0, 0] : own.ranges[0, 1]]
     found: Array = np.empty((len(ids), *array.shape[1:]), array.dtype)
     first = 0
     for rows, permutation in _windows(array, own, ids):

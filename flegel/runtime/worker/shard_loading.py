@@ -12,8 +12,8 @@ from flegel.algorithm import Algorithm
 from flegel.core import pytree
 from flegel.core.parallel_sums import in_pieces
 from flegel.core.pytree import Array, Tree
-from flegel.core.row_windows import RowWindows
-from flegel.core.shard import TILE, Shard, Sparse, aligned, at_once, make_shard, unit_rows
+from flegel.core.row_windows import RowWindows, at_once
+from flegel.core.shard import TILE, Shard, Sparse, aligned, make_shard, unit_rows
 from flegel.datasets import Rows
 from flegel.datasets.rows import memory
 from flegel.declarations.accepts import RowHooks

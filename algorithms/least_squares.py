@@ -20,7 +20,6 @@ from flegel.algorithms.rows import times
 from flegel.core.entry_point import EntryPoint
 from flegel.core.pytree import Array
 from flegel.declarations.accepts import Accepts
-from flegel.declarations.figures import ReportedFigures
 from flegel.declarations.learning import Learning
 from flegel.declarations.placement import ParameterPlacement
 
@@ -75,7 +74,6 @@ class LinearRegression(MomentModel):
         unsharded="all pairs of columns are solved at once",
         unsent=("weights", "bias", "gap", "sweeps", "mass", "mean", "scatter"),
     )
-    figures = ReportedFigures(shown=("r2",))
 
     intercept: Annotated[bool, Meta(description="fit a bias besides the weights")] = True
     positive: Annotated[bool, Meta(description="weights are not below 0")] = False
@@ -130,19 +128,23 @@ class LinearRegression(MomentModel):
         return found[1:]
 
     def objective(self, aggregator: Moments, parameter: Regression) -> float:
-        gram, cross, power = normal_equations(parameter, len(parameter.weights), self.intercept)
         w, (l1, l2) = parameter.weights, self.penalties(float(aggregator.mass))
-        error = power.sum() - 2.0 * (w * cross).sum() + np.einsum("kt,tu,ku->", w, gram, w, optimize=True)
-        return max(float(0.5 * error), 0.0) + float(l1 * np.abs(w).sum() + 0.5 * l2 * (w**2).sum())
+        error = float(self._squared_errors(parameter).sum())
+        return max(0.5 * error, 0.0) + float(l1 * np.abs(w).sum() + 0.5 * l2 * (w**2).sum())
+
+    def _squared_errors(self, parameter: Regression) -> Array:
+        """The mean squared error of each target over all rows, from the moments; rounding may take it below 0."""
+        w = parameter.weights
+        gram, cross, power = normal_equations(parameter, len(w), self.intercept)
+        return np.asarray(power - 2.0 * (w * cross).sum(axis=1) + ((w @ gram) * w).sum(axis=1))
 
     def baseline(self, aggregator: Moments, parameter: Regression) -> float:
         return float(0.5 * normal_equations(parameter, len(parameter.weights), self.intercept)[2].sum())
 
     def metrics(self, aggregator: Moments, parameter: Regression) -> dict[str, float]:
-        l1, l2 = self.penalties(float(aggregator.mass))
-        w = parameter.weights
-        error = self.objective(aggregator, parameter) - float(l1 * np.abs(w).sum() + 0.5 * l2 * (w**2).sum())
-        return {"mse": max(2.0 * error, 0.0)}
+        squares = np.maximum(self._squared_errors(parameter), 0.0)
+        spread = normal_equations(parameter, len(squares), intercept=True)[2]
+        return {"mse": float(squares.sum()), "r2": _explained(squares, spread)}
 
     def warnings(self, aggregator: Moments, parameter: Regression) -> list[str]:
         gram, _, power = normal_equations(parameter, len(parameter.weights), self.intercept)
@@ -168,9 +170,8 @@ class LinearRegression(MomentModel):
         w, squares = parameter.weights, ((labels - found) ** 2).mean(axis=0) if len(labels) else np.zeros(1)
         spread = labels.var(axis=0) if len(labels) else np.zeros(1)
         penalty = float(l1 * np.abs(w).sum() + 0.5 * l2 * (w**2).sum())
-        mse, explained = float(squares.sum()), 1.0 - squares / np.where(spread > 0, spread, 1.0)
-        r2 = float(np.where(spread > 0, explained, 0.0).mean())
-        return Evaluation(0.5 * mse + penalty, {"mse": mse, "r2": r2})
+        mse = float(squares.sum())
+        return Evaluation(0.5 * mse + penalty, {"mse": mse, "r2": _explained(squares, spread)})
 
     def _told_and_found(self, features: Any, labels: Array | None, parameter: Regression) -> tuple[Array, Array]:
         """Labels and predictions, with a column for each target; targets are the last columns of the features."""
@@ -215,6 +216,11 @@ class Lasso(ElasticNet):
     """Least squares with alpha·‖w‖₁ on half the mean squared error."""
 
     l1_ratio: Annotated[float, Meta(ge=0, le=1, description="part of it that is absolute")] = 1.0
+
+
+def _explained(squares: Array, spread: Array) -> float:
+    """R², the mean over targets; 0 of a target without variance."""
+    return float(np.where(spread > 0, 1.0 - squares / np.where(spread > 0, spread, 1.0), 0.0).mean())
 
 
 def normal_equations(known: Regression, targets: int, intercept: bool) -> tuple[Array, Array, Array]:

@@ -22,7 +22,6 @@ from flegel.core.entry_point import EntryPoint
 from flegel.core.pytree import Array
 from flegel.core.shard import Sparse
 from flegel.declarations.accepts import Accepts
-from flegel.declarations.figures import ReportedFigures
 from flegel.declarations.learning import Learning
 from flegel.declarations.placement import ParameterPlacement
 
@@ -84,7 +83,6 @@ class LinearRegression(MomentModel):
         unsharded="all pairs of columns are solved at once",
         unsent=("weights", "bias", "gap", "sweeps", "mass", "mean", "scatter"),
     )
-    figures = ReportedFigures(shown=("r2",))
     absolute = False
     """Absolute penalties, which know no units of columns."""
 
@@ -162,18 +160,22 @@ class LinearRegression(MomentModel):
         return found[1:]
 
     def objective(self, aggregator: Moments, parameter: Regression) -> float:
+        error = float(self._squared_errors(parameter).sum())
+        return max(0.5 * error, 0.0) + self.penalties(float(aggregator.mass)).of(parameter.weights)
+
+    def _squared_errors(self, parameter: Regression) -> Array:
+        """The mean squared error of each target over all rows, from the moments; rounding may take it below 0."""
         gram, cross, power = normal_equations(parameter, len(parameter.weights), self.intercept)
         w = parameter.weights * parameter.internal_unit[: len(gram)]
-        error = power.sum() - 2.0 * (w * cross).sum() + np.einsum("kt,tu,ku->", w, gram, w, optimize=True)
-        return max(float(0.5 * error), 0.0) + self.penalties(float(aggregator.mass)).of(parameter.weights)
+        return np.asarray(power - 2.0 * (w * cross).sum(axis=1) + ((w @ gram) * w).sum(axis=1))
 
     def baseline(self, aggregator: Moments, parameter: Regression) -> float:
         return float(0.5 * normal_equations(parameter, len(parameter.weights), self.intercept)[2].sum())
 
     def metrics(self, aggregator: Moments, parameter: Regression) -> dict[str, float]:
-        penalty = self.penalties(float(aggregator.mass)).of(parameter.weights)
-        error = self.objective(aggregator, parameter) - penalty
-        return {"mse": max(2.0 * error, 0.0)}
+        squares = np.maximum(self._squared_errors(parameter), 0.0)
+        spread = normal_equations(parameter, len(squares), intercept=True)[2]
+        return {"mse": float(squares.sum()), "r2": _explained(squares, spread)}
 
     def warnings(self, aggregator: Moments, parameter: Regression) -> list[str]:
         gram, _, power = normal_equations(parameter, len(parameter.weights), self.intercept)
@@ -198,9 +200,8 @@ class LinearRegression(MomentModel):
         squares = ((labels - found) ** 2).mean(axis=0) if len(labels) else np.zeros(1)
         spread = labels.var(axis=0) if len(labels) else np.zeros(1)
         penalty = self.penalties(float(parameter.mass)).of(parameter.weights)
-        mse, explained = float(squares.sum()), 1.0 - squares / np.where(spread > 0, spread, 1.0)
-        r2 = float(np.where(spread > 0, explained, 0.0).mean())
-        return Evaluation(0.5 * mse + penalty, {"mse": mse, "r2": r2})
+        mse = float(squares.sum())
+        return Evaluation(0.5 * mse + penalty, {"mse": mse, "r2": _explained(squares, spread)})
 
     def _told_and_found(self, features: Any, labels: Array | None, parameter: Regression) -> tuple[Array, Array]:
         """Labels and predictions, with a column for each target; targets are the last columns of the features."""
@@ -247,6 +248,11 @@ class Lasso(ElasticNet):
     """Least squares with alpha·‖w‖₁ on half the mean squared error."""
 
     l1_ratio: Annotated[float, Meta(ge=0, le=1, description="part of it that is absolute")] = 1.0
+
+
+def _explained(squares: Array, spread: Array) -> float:
+    """R², the mean over targets; 0 of a target without variance."""
+    return float(np.where(spread > 0, 1.0 - squares / np.where(spread > 0, spread, 1.0), 0.0).mean())
 
 
 def normal_equations(known: Regression, targets: int, intercept: bool) -> tuple[Array, Array, Array]:

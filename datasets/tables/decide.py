@@ -332,18 +332,24 @@ def refuse_gaps(table: RawTable, columns: Sequence[ColumnTreatment], found: Mapp
         return
     worst, column = max(gaps, key=lambda each: each[0].missing)
     more = len(gaps) - 1
-    others = f"; so {'has' if more == 1 else 'have'} {more} more column{'s' * (more > 1)}" if more else ""
-    first = table.row_name(worst.first_gap)
+    has, columns_more = "has" if more == 1 else "have", f"{more} more column{'s' * (more > 1)}"
+    first, drop, mean = table.row_name(worst.first_gap), option("missing", "drop"), option("missing", "mean")
     if column.use == "label":
+        ways = f"; leave such rows out with {drop}, or fill them in."
+        if more:
+            ways = (
+                f", and {columns_more} {has} gaps; {drop} leaves out rows with any gap, {mean} those without a label, "
+                "and fills the other gaps in."
+            )
         raise DataError(
             f"{table.origin}: {worst.missing:,} of {worst.rows:,} rows (first: {first}) have no label in "
-            f"{table.title(worst.place)}{others}; leave such rows out with {option('missing', 'drop')}, or "
-            "fill them in."
+            f"{table.title(worst.place)}{ways}"
         )
+    others = f"; so {has} {columns_more}" if more else ""
     raise DataError(
         f"{table.origin}: {table.title(worst.place)} has no value in {worst.missing:,} of {worst.rows:,} rows (first: "
-        f"{first}){others}; use {option('missing', 'drop')} (leaves such rows out), "
-        f"{option('missing', 'mean')} or {option('missing', 'median')} (fills gaps in) or "
+        f"{first}){others}; use {drop} (leaves such rows out), "
+        f"{mean} or {option('missing', 'median')} (fills gaps in) or "
         f"{option('missing', 'indicator')} (fills them in and adds a column that marks them), "
         f"{option('missing', 'keep')} with an algorithm that knows gaps (gapkmeans, gapgmm, gappca, nmf), or "
         f"{option('drop', table.option(worst.place))}."

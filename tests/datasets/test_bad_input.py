@@ -73,6 +73,11 @@ BAD: dict[str, tuple[Callable[[Path], Path], dict[str, Any], str]] = {
     "NaN": (write("a.csv", with_line(120, "1,nan,3")), {}, r"column 2 has no value in 1 of 200 rows"),
     "infinity": (write("a.csv", with_line(120, "1,inf,3")), {}, "row 120, column 2 is inf"),
     "too large for float32": (write("a.csv", with_line(120, "1,1e300,3")), {}, "row 120, column 2 is inf"),
+    "NaN label and another gap": (
+        write("a.csv", "1,,nan\n1,2,nan\n" + GOOD),
+        {"label": 2},
+        "column 3, and 1 more column has gaps; .*drop.* leaves out rows with any gap, .*mean.* those without a label",
+    ),
     "NaN label": (write("a.csv", with_line(120, "1,2,nan")), {"label": 2}, "have no label in column 3"),
     "empty file": (write("a.csv", ""), {}, "is empty"),
     "only blanks": (write("a.csv", "\n\n"), {}, "is empty"),

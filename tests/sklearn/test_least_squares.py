@@ -43,6 +43,7 @@ def test_weights_are_those_of_scikit_learns_minimum(name: str, hyper: Any, fine:
     found = algorithm.evaluate(*repeated, result.parameter)
     assert found is not None and result.objective == pytest.approx(found.objective, rel=1e-6)
     assert result.metrics["mse"] == pytest.approx(found.metrics["mse"], rel=1e-6)
+    assert result.metrics["r2"] == pytest.approx(found.metrics["r2"], rel=1e-6)  # of all rows, at their weights
     np.testing.assert_allclose(result.to_sklearn().predict(X), theirs.predict(X), rtol=1e-5, atol=1e-4)
     for rows in (X, scipy.sparse.csr_matrix(X)):
         ours = getattr(sklearn, name)(fit_intercept=intercept, **hyper, **fine).fit(rows, Y, sample_weight=WEIGHTS)

@@ -77,6 +77,8 @@ class _LogLink(_Newton):
         algorithm = self._algorithm(l2=float(self.alpha), intercept=bool(self.fit_intercept), offset=offset is not None)
         found = self._minimum(algorithm, X, y, weights, start)
         self._take(found if offset is None else found._replace(weights=found.weights[:-1]), X.dtype)
+        if self.fit_intercept and not (y if weights is None else y[weights > 0]).any():
+            warnings.warn(losses.ALL_ZERO, ConvergenceWarning, stacklevel=2)
         return self
 
     def predict(self, X: Any, offset: Any = None) -> Array:

@@ -147,7 +147,17 @@ class EngineEstimator(CallbackSupportMixin, BaseEstimator):  # type: ignore[misc
         options = {"workers": self._asked_workers(), "cluster": self.cluster}
         return {name: value for name, value in options.items() if value is not None}
 
+    def _unfinished(self, result: Result) -> str:
+        """Why a fit has not converged, and what would help: more passes only where these ran out."""
+        if result.outcome == "limit":
+            return self._not_converged(result.reason)
+        reason = result.reason.removesuffix("; see the warnings")
+        told = [text.rstrip(".") for text in result.warnings[:1] if reason not in text]
+        advice = "Scale the columns of X" if result.outcome == "diverged" else "A larger max_iter would change nothing"
+        return f"{type(self).__name__} did not converge: {'. '.join([reason, *told, advice])}."
+
     def _not_converged(self, reason: str) -> str:
+        """Passes ran out."""
         return f"{type(self).__name__} did not converge: {reason}. Raise max_iter or tol."
 
     def _asked_workers(self) -> int | None:
@@ -203,12 +213,7 @@ class EngineEstimator(CallbackSupportMixin, BaseEstimator):  # type: ignore[misc
         if once and result.outcome == "diverged":
             raise ValueError(f"{type(self).__name__} has no result: {result.reason}. Scale the columns of X.")
         if not result.converged and passes is None and self._warns:
-            told = [text for text in result.warnings[:1] if result.outcome != "limit" and result.reason not in text]
-            warnings.warn(
-                self._not_converged("; ".join([result.reason, *told])),
-                ConvergenceWarning,
-                stacklevel=3,
-            )
+            warnings.warn(self._unfinished(result), ConvergenceWarning, stacklevel=3)
         self.sync_ = sync
         if once:
             return result

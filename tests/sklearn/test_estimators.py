@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pickle
 import warnings
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -687,3 +688,29 @@ def test_numbers_that_are_not_finite_are_found_in_large_tables(strange: float) -
     assert surely_finite(rows)
     rows[123_457, 2] = 1e308
     assert not surely_finite(rows), "scikit-learn has still to look"
+
+
+@pytest.mark.parametrize(
+    ("outcome", "reason", "told", "wanted"),
+    [
+        ("limit", "3 passes", [], "KMeans did not converge: 3 passes. Raise max_iter or tol."),
+        (
+            "stuck",
+            "no step improves the objective any more, short of the minimum; see the warnings",
+            ["Give l2, or leave columns out."],
+            "KMeans did not converge: no step improves the objective any more, short of the minimum. Give l2, or leave "
+            "columns out. A larger max_iter would change nothing.",
+        ),
+        (
+            "diverged",
+            "diverged: not finite",
+            [],
+            "KMeans did not converge: diverged: not finite. Scale the columns of X.",
+        ),
+    ],
+)
+def test_more_passes_are_advised_only_where_they_ran_out(
+    outcome: str, reason: str, told: list[str], wanted: str
+) -> None:
+    result = SimpleNamespace(outcome=outcome, reason=reason, warnings=told)
+    assert KMeans()._unfinished(result) == wanted

@@ -10,6 +10,7 @@ import scipy.sparse
 from scipy.optimize import minimize
 from sklearn import linear_model, svm
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.metrics import d2_tweedie_score
 
 import flegel
 from flegel import UsageError, check_algorithm, sklearn
@@ -115,6 +116,22 @@ def test_an_offset_is_the_logarithm_of_what_counts_are_in_proportion_to() -> Non
         assert ours.intercept_ == pytest.approx(weighted.intercept_, rel=1e-4, abs=1e-4)
     with pytest.raises(ValueError, match="give one for each"):
         sklearn.PoissonRegressor().fit(rows, counts, offset=[1.0])
+    with pytest.raises(ValueError, match="give one for each"):
+        ours.predict(rows, offset=[1.0])
+    np.testing.assert_allclose(ours.predict(rows, offset=np.log(hours)), hours * ours.predict(rows))
+    assert ours.score(rows, counts, offset=np.log(hours)) == pytest.approx(
+        d2_tweedie_score(counts / hours, ours.predict(rows), sample_weight=hours, power=1)
+    )
+    ones, twice = np.zeros(300), np.where(hours > 5, 2.0, 1.0)
+    assert ours.score(rows, counts, twice, offset=ones) == pytest.approx(ours.score(rows, counts, twice))
+
+
+def test_gamma_explains_deviance_beyond_its_offset() -> None:
+    sizes, rows = RNG.uniform(1.0, 9.0, size=300), X - 3.0
+    amounts = sizes * RNG.gamma(2.0, np.exp(SCORE) / 2.0)
+    model = sklearn.GammaRegressor(alpha=0.0).fit(rows, amounts, offset=np.log(sizes))
+    found = model.score(rows, amounts, offset=np.log(sizes))
+    assert found == pytest.approx(model.score(rows, amounts / sizes), rel=1e-6), "a gamma deviance has no scale"
 
 
 def test_many_columns_are_solved_by_pairs_of_steps() -> None:

@@ -87,8 +87,12 @@ class PreparedJob:
         self.request, self.algorithm, self._parts = request, request.algorithm, parts
         self.compiler: CompilerProcess | None = None
         """A process that compiles the kernel, where there is one."""
-        self.sample = take_sample(request.data, request.job.seed, self.algorithm.accepts.small_sample)._replace(
-            class_names=request.data.classes
+        data = request.data
+        known = data.source.treatment if self.algorithm.accepts.categories else None
+        self.sample = take_sample(data, request.job.seed, self.algorithm.accepts.small_sample)._replace(
+            class_names=data.classes,
+            names=data.names,
+            categories=known.category_places if known is not None and known.columns else None,
         )
         check_weights(self.sample, request.data.name)
         if self.algorithm.accepts.labels == "classes":

@@ -58,11 +58,11 @@ test: $(VENV)/.dev lint  ## everything that CI runs, three files of tests at a t
 	$(PY) -m pytest $(IN_PARALLEL) --junitxml build/tests.xml --ignore tests/extras
 	@echo "tests/extras was left out: make test-extras installs what it needs and runs it"
 
-slowest:  ## the slowest 50 tests of the last `make test`
+slowest:  ## the slowest 50 tests of the last `make test` and `make test-extras`
 	@$(PY) -m tests.slowest
 
 test-extras: $(EXTRAS)/.ready  ## the parts that need large libraries, with those libraries, in an environment of their own
-	$(EXTRAS)/bin/python -m pytest $(IN_PARALLEL) tests/extras
+	$(EXTRAS)/bin/python -m pytest $(IN_PARALLEL) --junitxml build/tests-extras.xml tests/extras
 
 FAST := tests/test_job.py tests/sync tests/cluster/test_decoder.py tests/cluster/test_master_machine.py \
 	tests/algorithms/test_kmeans.py

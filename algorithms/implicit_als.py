@@ -13,7 +13,7 @@ from flegel.algorithms.documents import entries
 from flegel.algorithms.every_point import EveryPoint, all_counted
 from flegel.algorithms.rows import rows_of
 from flegel.algorithms.solve import solve_user
-from flegel.core.pytree import Array
+from flegel.core.pytree import Array, protected
 from flegel.core.shard import DataPoint, Sparse
 from flegel.declarations.accepts import Accepts
 from flegel.declarations.figures import ReportedFigures
@@ -190,7 +190,7 @@ class ImplicitALS(EveryPoint):
         """Factors of users, solved for under the finished items."""
         self._refuse(self._outside(features))
         users = np.empty((rows_of(features), self.rank))
-        factors, products = np.ascontiguousarray(parameter.factors), np.ascontiguousarray(parameter.products)
+        factors, products = (protected(np.ascontiguousarray(a)) for a in (parameter.factors, parameter.products))
         for i in range(len(users)):
             users[i] = solve_user(*entries_of(features, i), factors, products, self.alpha, self.l2)
         return users

@@ -14,7 +14,7 @@ import numpy as np
 from flegel.algorithm import Algorithm, Sample
 from flegel.algorithms.rows import row_parts, rows_of
 from flegel.core.entry_point import EntryPoint
-from flegel.core.pytree import Array
+from flegel.core.pytree import Array, protected
 from flegel.core.shard import Sparse
 from flegel.declarations.statistics import Statistics
 from flegel.errors import UsageError
@@ -99,7 +99,8 @@ def _of_sparse(rows: Sparse, labels: Array | None, weights: Array, origin: Array
     width = len(origin)
     squares, edges = np.zeros((width, width)), np.asarray(rows.indptr, np.int64)
     values = np.asarray(rows.values, np.float64)
-    _ADD_OUTER(edges, rows.indices, values, np.ascontiguousarray(weights, np.float64), squares)
+    fixed = (edges, rows.indices, values, np.ascontiguousarray(weights, np.float64))
+    _ADD_OUTER(*map(protected, fixed), squares)
     squares += np.tril(squares, -1).T
     owner = np.repeat(np.arange(len(weights)), np.diff(edges))
     sums = np.bincount(rows.indices, values * weights[owner], minlength=width).astype(np.float64)

@@ -15,6 +15,7 @@ from flegel.algorithm import Algorithm, Evaluation, Sample
 from flegel.core.pytree import Array
 from flegel.core.sharding import Sharding
 from flegel.declarations.accepts import Accepts
+from flegel.declarations.learning import Learning
 from flegel.declarations.placement import ParameterPlacement
 from flegel.declarations.statistics import Statistics
 from flegel.errors import UsageError
@@ -39,6 +40,7 @@ class SoftmaxModel(Algorithm):
     """Logistic regression of two or more classes; θ has a row of weights and a bias for each."""
 
     accepts = Accepts(labels="classes")
+    learning = Learning(averaged=True)
 
     classes: Annotated[int, Meta(ge=2, description="number of classes")] = 2
 
@@ -69,6 +71,7 @@ class FactorModel(Algorithm):
     its last loss and whether it was visited."""
 
     accepts = Accepts(labels="ignored")
+    learning = Learning(averaged=True)
 
     rank: Annotated[int, Meta(ge=1, description="number of factors")] = 8
 

@@ -47,17 +47,20 @@ def open_data(
     width: int | None = None,
     drop: list[str | int] | None = None,
     categorical: str = "auto",
+    categories: list[str | int] | None = None,
     missing: str = "error",
     decimal: str | None = None,
     sparse: bool = True,
     ratings: bool = False,
+    codes: bool = False,
 ) -> Dataset:
     """Open a registered name (`higgs`, `blobs:100000`), a file, folder, glob or URL, or rows from Python.
 
     `label` is a column's name or number (from 0); `weight` that of a column of weights, by number among the features;
     `keep_together` that of a column of keys, likewise: rows of one key stay on one worker;
     `rows` keeps only the first rows; `columns` chooses the features and `drop` leaves some out; `categorical` says what
-    text becomes (auto, onehot, ordinal, drop), `missing` what gaps become (error, drop, mean, median, indicator, keep);
+    text becomes (auto, onehot, ordinal, drop; with `codes` auto is codes 0, 1, …), `categories` which columns are
+    treated as text though they hold numbers, `missing` what gaps become (error, drop, mean, median, indicator, keep);
     `sparse` allows sparse rows where one-hot columns are many; `dtype` is float32 or float64. `delimiter`, `decimal`,
     `header` and `format` override what is guessed from a file (`format="ratings"`, with the `columns` of user, item and
     rating, and `format="table"`, which never takes a table for ratings, also from rows of Python); `ratings` takes
@@ -72,21 +75,9 @@ def open_data(
     check_choice(missing, MISSING, "missing")
     check_format(format)
     options = Options(
-        label,
-        dtype,
-        columns,
-        delimiter,
-        header,
-        format,
-        width,
-        drop,
-        categorical,
-        missing,
-        sparse,
-        decimal,
-        ratings,
-        keep_together,
-    )
+        label, dtype, columns, delimiter, header, format, width, drop, categorical, missing, sparse, decimal, ratings,
+        keep_together, categories, codes,
+    )  # fmt: skip
     return _with_keys(_opened(spec, rows, options, weight), keep_together)
 
 
@@ -182,7 +173,12 @@ def _open_registered(name: str, rows: int | None, options: Options) -> Dataset:
         source = known.open_real(path, options)
         return Dataset(name, source, source.rows if rows is None else min(rows, source.rows))
     for given, value in options._asdict().items():
-        if value != getattr(Options(), given) and given not in ("dtype", "sparse", "ratings"):  # asked by the algorithm
+        if value != getattr(Options(), given) and given not in (
+            "dtype",
+            "sparse",
+            "ratings",
+            "codes",
+        ):  # asked by the algorithm
             said = option("keep_together" if given == "key" else given, value)
             raise UsageError(f"{name} is generated here, so {said} has no effect; omit it.")
     source = known.stand_in(rows or known.default_rows)
@@ -259,17 +255,18 @@ def may_be_rated(spec: str) -> bool:
     return table is not None and recognized(table, likely=True)
 
 
-def open_for_prediction(spec: str, how: Treatment, label: str | int | None = None) -> Any:
+def open_for_prediction(spec: str, how: Treatment, label: str | int | None = None, missing: str | None = None) -> Any:
     """Rows for `Treatment.apply`: a table whose columns it finds by name, or numbers.
 
-    `label` is a column of numbers without names that is no feature; by name it is left out anyway.
+    `label` is a column of numbers without names that is no feature; by name it is left out anyway. `missing`: gaps are
+    to be treated, so files that may have some are opened as tables.
     """
     paths = None if spec.partition(":")[0] in registry.names() else _paths(spec)
     chosen = Options(format=TABLE) if how.rating_columns else Options()
     table = None if paths is None else open_raw(paths, spec, chosen)
     if how.rating_columns and table is not None:
         return table
-    if table is None and paths is not None and not how.plain:
+    if table is None and paths is not None and not (how.plain and missing is None):
         table = open_gapped(paths, spec)
     if table is None:
         data = open_data(spec, label=label)
@@ -282,6 +279,9 @@ def open_for_prediction(spec: str, how: Treatment, label: str | int | None = Non
     if not (table.named and how.names):
         place = how.label_place if label is None and len(table.names) == how.width + 1 else label
         plain = {"label": place}
+        if missing is not None and not table.named and place is not None:
+            return how.numbers_at(table, table.chosen(Options(label=place))[1])
     elif not set(how.names) <= set(table.names):
         return table
-    return open_data(spec, **plain).load()[0] if files_are_plain(paths or [], plain) else table
+    numbers = missing is None and files_are_plain(paths or [], plain)
+    return open_data(spec, **plain).load()[0] if numbers else table

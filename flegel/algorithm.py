@@ -61,6 +61,11 @@ class Sample(NamedTuple):
     are not known: labels of other groups, more than `MOST_CLASSES`."""
     class_names: Sequence[str] | None = None
     """Where labels are words: label i stands for the i-th."""
+    names: Sequence[str] | None = None
+    """Of the columns, where they have names."""
+    categories: Sequence[int] | None = None
+    """Columns that hold codes of categories, of a table that was read for an algorithm that accepts them; None where
+    nothing says which."""
     total_weight: float | None = None
     """Of all points, where they have weights. None where the sample holds all points, or where it is not known."""
 
@@ -106,6 +111,7 @@ class HyperParameter:
             return np.asarray(value, dtype=np.float64)
         value = value.item() if isinstance(value, np.generic) else value
         plain = _without_arrays(self.type)
+        value = _with_brackets(value, plain)
         try:
             if isinstance(value, str) and value[:1] in ("[", "{"):  # lists and tables from the command line
                 words = _bare_words(value, plain)
@@ -139,6 +145,22 @@ def _bare_words(text: str, hint: Any) -> Any:
             text.encode()  # words that no file could hold are none
             return msgspec.convert(words, hint)
     return None
+
+
+def _with_brackets(value: Any, hint: Any) -> Any:
+    """`red,blue` as `[red,blue]` for a parameter that takes a list of words and no text; any other value as it is."""
+    if not isinstance(value, str) or value[:1] in ("[", "{") or value.lower() in ("", "null", "none"):
+        return value
+    alternatives = _alternatives(hint)
+    lists = [one for one in alternatives if get_origin(one) is list and str in _alternatives(get_args(one)[0])]
+    return f"[{value}]" if lists and str not in alternatives else value
+
+
+def _alternatives(hint: Any) -> tuple[Any, ...]:
+    """The types that a hint allows, without what is said about them."""
+    if get_origin(hint) is Annotated:
+        return _alternatives(get_args(hint)[0])
+    return get_args(hint) if get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
 
 
 def _takes_arrays(hint: Any) -> bool:

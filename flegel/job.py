@@ -472,8 +472,9 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     format: Annotated[
         str | None,
         Option(
-            "Format of the data, where its name and content do not tell: csv, tsv, parquet, npy, npz, excel, svmlight, "
-            "idx, jester; ratings (lines of user, item, rating), or table (columns as they are, never ratings).",
+            "Format of the data, where its name and content do not tell: csv, tsv, jsonl, parquet, npy, npz, excel, "
+            "svmlight, idx, jester; ratings (lines of user, item, rating), or table (columns as they are, never "
+            "ratings).",
             DATA,
             see="data.md",
         ),
@@ -506,6 +507,16 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             see="data.md",
         ),
     ] = "auto"
+    categories: Annotated[
+        list[str | int] | None,
+        Option(
+            "Columns that hold categories though they look like numbers, such as zip codes, by name or number.",
+            DATA,
+            metavar="NAMES",
+            parse=parse_names,
+            see="data.md",
+        ),
+    ] = None
     missing: Annotated[
         str,
         Option(

@@ -1,8 +1,10 @@
-"""Which tests take longest, from the report of the last `make test` (build/tests.xml); runs none.
+"""Which tests take longest, from the reports of the last `make test` and `make test-extras` (build/tests*.xml); runs
+none.
 
 `make slowest` prints the slowest 50 tests and 20 files, by seconds of the clock and of processors. `python -m
 tests.slowest --write` keeps the files that take longer than `KEPT_FROM_SECONDS` in tests/slow_files.txt, the longest
-first: tests/conftest.py starts them first, so that no long file is left for one process when the others are done.
+first, and leaves what it said of a folder that has no report: tests/conftest.py starts them first, so that no long file
+is left for one process when the others are done.
 """
 
 from __future__ import annotations
@@ -13,7 +15,9 @@ from pathlib import Path
 from typing import NamedTuple
 from xml.etree import ElementTree
 
-REPORT = Path(__file__).resolve().parents[1] / "build" / "tests.xml"
+BUILD = Path(__file__).resolve().parents[1] / "build"
+REPORTS = {"tests/extras/": BUILD / "tests-extras.xml", "tests/": BUILD / "tests.xml"}
+"""By the beginnings of their tests' names."""
 SLOW_FILES = Path(__file__).with_name("slow_files.txt")
 SHOWN_TESTS, SHOWN_FILES = 50, 20
 KEPT_FROM_SECONDS = 5.0
@@ -54,9 +58,22 @@ def by_file(tests: dict[tuple[str, str], Time]) -> list[tuple[str, Time]]:
     return sorted(found.items(), key=lambda each: -each[1].clock)
 
 
+def kept() -> Iterator[tuple[str, float]]:
+    """Files of the list and their seconds."""
+    for line in SLOW_FILES.read_text().splitlines():
+        if line and not line.startswith("#"):
+            seconds, path = line.split()
+            yield path, float(seconds)
+
+
+def folder_of(path: str) -> str:
+    """The first folder of `REPORTS` that holds it."""
+    return next(folder for folder in REPORTS if path.startswith(folder))
+
+
 def slow_files() -> list[str]:
     """The files that are started first."""
-    return [line.split()[1] for line in SLOW_FILES.read_text().splitlines() if line and not line.startswith("#")]
+    return [path for path, _ in kept()]
 
 
 def main() -> None:
@@ -64,11 +81,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--write", action="store_true", help="keep the slow files in tests/slow_files.txt")
     write = parser.parse_args().write
-    if not REPORT.exists():
-        raise SystemExit(f"{REPORT} does not exist; run make test first.")
-    tests = times(REPORT)
-    files = by_file(tests)
+    there = {folder: report for folder, report in REPORTS.items() if report.exists()}
+    if not there:
+        raise SystemExit(f"{BUILD} holds no report; run make test first.")
+    tests = {name: took for report in there.values() for name, took in times(report).items()}
     if write:
+        files = by_file(tests) + [(path, Time(s)) for path, s in kept() if folder_of(path) not in there]
+        files.sort(key=lambda each: -each[1].clock)
         head = (
             "# Seconds and files, the longest first; `python -m tests.slowest --write` writes them after `make test`.\n"
         )

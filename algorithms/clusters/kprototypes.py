@@ -18,7 +18,7 @@ from flegel.declarations.figures import ReportedFigures
 from flegel.declarations.hidden_state import HiddenState
 from flegel.declarations.hyper_names import HyperNames
 from flegel.declarations.learning import Learning
-from flegel.errors import UsageError
+from flegel.errors import UsageError, nearest
 
 
 class Prototype(NamedTuple):
@@ -58,8 +58,9 @@ class ClusterChange(NamedTuple):
 class KPrototypes(EveryPoint):
     """Partition rows of numbers and categories into k clusters around prototypes: means, and most frequent categories.
 
-    Columns of categories hold codes 0, 1, 2, … (`categorical`: which columns they are; text files give such codes with
-    `--categorical ordinal`). A code that is not in the sample equals no prototype. State of a point: its cluster.
+    Columns of categories hold codes 0, 1, 2, …. Those of a table are its text and its booleans, made codes,
+    and the columns that `categorical` names; numbers in `categorical` are all columns of categories, of rows that hold
+    codes already. A code that is not in the sample equals no prototype. State of a point: its cluster.
     Statistics: those of k-means for numbers, and how often each code occurs in each cluster.
     Update: means and most frequent codes, once every point has been visited; an empty cluster stays where it is.
     Objective: Σ ‖x − μ_z(x)‖² over columns of numbers + gamma · number of categories that differ from the prototype.
@@ -68,14 +69,17 @@ class KPrototypes(EveryPoint):
     (1998).
     """
 
-    accepts = Accepts(weighted=True, labels="ignored")
+    accepts = Accepts(weighted=True, labels="ignored", categories="categorical")
     state = HiddenState(memoryless=True)
     learning = Learning(tolerance=1e-6, auxiliary=("origin", "first", "codes", "gamma", "total"))
     figures = ReportedFigures(followed=("mean_cost",))
     hyper_names = HyperNames(also_called=ALSO_CALLED_K)
 
     k: Annotated[int, Meta(ge=1, description="number of clusters")] = 8
-    categorical: Annotated[list[int] | None, Meta(description="columns of categories, from 0; None: all")] = None
+    categorical: Annotated[
+        list[int | str] | None,
+        Meta(description="columns of categories, by name or from 0; None: text and booleans of a table, or all"),
+    ] = None
     gamma: Annotated[
         Annotated[float, Meta(ge=0, le=1e300)] | None,
         Meta(description="cost of a category that differs; None: from the numbers"),
@@ -86,7 +90,7 @@ class KPrototypes(EveryPoint):
         """The best of several starts by k-means++ and a few passes, on some rows of the sample."""
         check_enough(self.k, sample.weights, type(self).__name__)
         rows, weights = weighted_rows(np.asarray(sample.features, np.float64), sample.weights)
-        of_codes = self._columns(sample.columns)
+        of_codes = self._columns(sample)
         codes = np.where(of_codes, rows.max(axis=0) + 1, 0)
         first = np.where(of_codes, np.cumsum(codes) - codes, -1)
         numbers = rows[:, ~of_codes]
@@ -98,13 +102,28 @@ class KPrototypes(EveryPoint):
         mass = np.ones(len(some)) if own is None else own
         return min((self._trial(some, mass, theta, rng) for _ in range(self.n_init)), key=lambda trial: trial[1])[0]
 
-    def _columns(self, columns: int) -> Array:
-        """Which columns hold categories."""
-        found = np.ones(columns, bool)
-        if self.categorical is not None:
-            found[:] = False
-            found[self.categorical] = True
+    def _columns(self, sample: Sample) -> Array:
+        """Which columns hold categories: those of a table that do, and the named ones; exactly those given by number;
+        all where nothing says which."""
+        known, given = list(sample.categories or ()), self.categorical
+        if given is None:
+            places = known or range(sample.columns)
+        else:
+            by_number = all(isinstance(each, int) for each in given)
+            places = [*([] if by_number else known), *(self._place(each, sample) for each in given)]
+        found = np.zeros(sample.columns, bool)
+        found[list(places)] = True
         return found
+
+    def _place(self, column: int | str, sample: Sample) -> int:
+        name, names = type(self).__name__, list(sample.names or ())
+        if column in names:
+            return names.index(str(column))
+        if isinstance(column, int) or column.isdecimal():
+            if 0 <= int(column) < sample.columns:
+                return int(column)
+            raise UsageError(f"{name}: there is no column {column}; the last of categorical is {sample.columns - 1}.")
+        raise UsageError(f"{name}: there is no column of features {column!r} for categorical{nearest(column, names)}")
 
     def _trial(self, rows: Array, mass: Array, theta: Prototype, rng: np.random.Generator) -> tuple[Prototype, float]:
         """Prototypes by k-means++ after a few passes over these rows, and their objective."""
@@ -202,14 +221,15 @@ class KPrototypes(EveryPoint):
         name = type(self).__name__
         if self.k > sample.points:
             raise UsageError(f"{name}: k={self.k} is more than the number of points, {sample.points}.")
-        wrong = [t for t in self.categorical or [] if not 0 <= t < sample.columns]
-        if wrong:
-            raise UsageError(f"{name}: there is no column {wrong[0]}; the last of categorical is {sample.columns - 1}.")
-        found = np.asarray(sample.features)[:, self._columns(sample.columns)]
-        if found.size and ((found < 0).any() or (found != np.floor(found)).any() or found.max() > 2**24):
+        places = np.flatnonzero(self._columns(sample))
+        found = np.asarray(sample.features)[:, places]
+        wrong = (found < 0) | (found != np.floor(found)) | (found > 2**24)
+        if wrong.any():
+            row, at = np.argwhere(wrong)[0].tolist()
+            column = repr(sample.names[places[at]]) if sample.names else str(places[at])
             raise UsageError(
-                f"{name}: columns of categories hold codes 0, 1, 2, …, and some numbers are none; name the columns of "
-                "categories (categorical), or read text as codes (--categorical ordinal)."
+                f"{name}: columns of categories hold codes 0, 1, 2, …, and column {column} holds {found[row, at]:g}; "
+                "name the columns of categories (categorical), or leave this one out."
             )
 
     def model(self, parameter: Prototype) -> dict[str, Array]:
@@ -243,10 +263,17 @@ class KModes(KPrototypes):
     (1998).
     """
 
-    categorical: Annotated[list[int] | None, Meta(description="always all columns")] = None
+    categorical: Annotated[
+        list[int | str] | None, Meta(description="always all columns; those of numbers that are named become codes")
+    ] = None
     gamma: Annotated[
         Annotated[float, Meta(ge=0, le=1e300)] | None, Meta(description="cost of a category that differs; None: 1")
     ] = None
+
+    def _columns(self, sample: Sample) -> Array:
+        for each in self.categorical or []:
+            self._place(each, sample)
+        return np.ones(sample.columns, bool)
 
 
 def _costs(rows: Array, theta: Prototype) -> Array:

@@ -25,7 +25,7 @@ from flegel.algorithms.glm.places import (
 )
 from flegel.configuration.active import active
 from flegel.core.entry_point import EntryPoint
-from flegel.core.pytree import Array
+from flegel.core.pytree import Array, protected
 from flegel.core.shard import Shard
 
 NUMBERS_IN_CACHE = 2**12
@@ -87,7 +87,7 @@ class DenseKernel:
     def _labels_of(self, shard: Shard) -> Array:
         """In float64, made once."""
         if self._given is not shard.labels:
-            self._given, self._labels = shard.labels, np.ascontiguousarray(shard.labels, np.float64)
+            self._given, self._labels = shard.labels, protected(np.ascontiguousarray(shard.labels, np.float64))
         return self._labels
 
     def _new_sums(self, columns: int) -> tuple[Array, Array, Array]:

@@ -19,6 +19,7 @@ from flegel.algorithms.glm.dense import CompiledLoss, DenseKernel
 from flegel.algorithms.glm.places import BEND, COUNTED, GUARDED, LARGEST_LOSS, LOSS
 from flegel.algorithms.glm.rows import GlmRows, rows_for_glm
 from flegel.algorithms.least_squares import exact
+from flegel.algorithms.lr.precondition import long_rows
 from flegel.algorithms.lr.search import Solver, pairs_of, quasi_newton, with_pair
 from flegel.algorithms.moments import mean_of_sample, shares_of
 from flegel.algorithms.number_range import USUAL, largest_numbers
@@ -237,8 +238,9 @@ class GeneralizedLinear(Algorithm):
         self.validate(sample)
         assert sample.labels is not None
         columns, sparse = sample.columns, isinstance(sample.features, Sparse)
-        shift = mean_of_sample(sample) if self.intercept and not sparse else np.zeros(columns)
-        unit = column_units(sample, shift)
+        usual = without_long_rows(sample)
+        shift = mean_of_sample(usual) if self.intercept and not sparse else np.zeros(columns)
+        unit = column_units(usual, shift)
         free = np.ones(columns + 1 + self.shapes)
         free[:columns], free[columns] = np.isfinite(self._ridge(unit)), float(self.intercept)
         bias, shape = self.start(np.asarray(sample.labels, np.float64), shares_of(sample), self._offsets(sample))
@@ -570,6 +572,17 @@ def outdated(found: list[Array], before: Array) -> Array:
         if place < len(found):
             stale |= np.abs(found[place] - before[:, place]) > active().glm.bend_change_counted * before[:, BEND]
     return stale
+
+
+def without_long_rows(sample: Sample) -> Sample:
+    """The sample in which rows far longer than the others weigh nothing. In units that follow one row a million times
+    as long as the others, the weights that all others ask for are a million units away, of which a step is one or
+    two."""
+    long = long_rows(sample.features, sample.columns)
+    if long is None:
+        return sample
+    weights = np.ones(len(long)) if sample.weights is None else np.asarray(sample.weights, np.float64)
+    return sample._replace(weights=np.where(long, 0.0, weights)) if weights[~long].any() else sample
 
 
 def column_units(sample: Sample, shift: Array) -> Array:

@@ -29,6 +29,11 @@ def log_mean(shares: Array, exponents: Array) -> float:
     return top + float(np.log(max(float(shares @ np.exp(exponents - top)), 1e-300)))
 
 
+ALL_ZERO = (
+    "Every count is 0: the model can only answer 0. The intercept would be minus infinity, and is a number far below 0."
+)
+VANISHED_MEAN = 1e-100
+"""Of all counts: no table of numbers has one but 0."""
 VANISHED_SCALE = 1e-6
 """Of the mean loss: the scale of a fit with residuals is a part of it."""
 
@@ -66,6 +71,21 @@ class Poisson(LogLink):
 
     def fitting(self, labels: Array) -> Array:
         return np.asarray(labels >= 0.0)
+
+    def optimality(self, aggregator: Slopes, parameter: LinearFit) -> float:
+        return 0.0 if self._vanished(aggregator, parameter) else super().optimality(aggregator, parameter)
+
+    def warnings(self, aggregator: Slopes, parameter: LinearFit) -> list[str]:
+        return [ALL_ZERO] if self._vanished(aggregator, parameter) else super().warnings(aggregator, parameter)
+
+    def _vanished(self, aggregator: Slopes, parameter: LinearFit) -> bool:
+        """Whether all rows have been visited and all means are 0, as where every count is: then the mean of the sample
+        is where the search begins. The curvature by the bias is the sum of means."""
+        columns, found = len(parameter.weights), np.asarray(aggregator.curvature)
+        means = float(found[columns if len(found) > 1 else 0, columns])
+        seen = float(aggregator.seen) >= float(parameter.internal_search[1])
+        started = float(parameter.internal_search[2]) < VANISHED_MEAN
+        return bool(self.intercept and seen and started and means <= VANISHED_MEAN * float(aggregator.mass))
 
     def compiled_loss(self) -> CompiledLoss | None:
         return CompiledLoss(POISSON, least_label=0.0) if type(self).derivatives is Poisson.derivatives else None

@@ -11,7 +11,7 @@ import numpy as np
 
 from flegel.algorithms.rows import times
 from flegel.core.entry_point import EntryPoint
-from flegel.core.pytree import Array
+from flegel.core.pytree import Array, protected
 from flegel.core.shard import Sparse
 
 _ADD_OUTER = EntryPoint("flegel.algorithms.sparse_products", "add_outer")
@@ -71,7 +71,8 @@ class _SparseRows:
             terms = self._rows.values**2 * steps[self._owner]
             return np.append(np.bincount(self._rows.indices, terms, minlength=self._columns), steps.sum())[None]
         sums = np.zeros((self._columns + 1, self._columns + 1))
-        _ADD_OUTER(self._rows.indptr, self._rows.indices, self._rows.values, np.ascontiguousarray(steps), sums)
+        rows = (self._rows.indptr, self._rows.indices, self._rows.values, np.ascontiguousarray(steps))
+        _ADD_OUTER(*map(protected, rows), sums)
         sums += np.tril(sums, -1).T
         sums[-1] = sums[:, -1] = self.gradient(steps)
         return sums

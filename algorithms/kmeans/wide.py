@@ -273,10 +273,10 @@ class PackedTheta:
         """Take another θ: pack its centroids, and add how far each has moved to the drift that bounds must allow
         for."""
         k, columns = self._centres.shape
-        origin, first = np.asarray(parameter.origin), not self.packed
+        origin, first = protected(np.asarray(parameter.origin)), not self.packed
         moved, changed = np.empty(k), np.empty(k, np.int64)
         narrow = np.empty((k, columns), np.float32)
-        centroids = np.ascontiguousarray(parameter.centroids)
+        centroids = protected(np.ascontiguousarray(parameter.centroids))
         count = int(_entry("renew")(centroids, origin, self._centres, moved, narrow, changed, scale, first))
         ids, some = changed[:count], narrow[:count]
         if not first:

@@ -115,6 +115,7 @@ class LR(Algorithm):
     accepts = Accepts(sparse=True, weighted=True, labels="classes")
     learning = Learning(
         trivial="the intercept alone",
+        averaged=True,
         auxiliary=(*(name for name in Linear._fields if name.startswith("internal_")), *PAIR_NAMES),
     )
     placement = ParameterPlacement(

@@ -145,6 +145,20 @@ def _moments(features: Any, columns: int, centered: bool) -> tuple[Array, Array]
 def _usual(features: Any, columns: int) -> Any:
     """The rows without those of which a number is `lr.long_row` times as large as others of its column. A mean and unit
     that follow such a row leave no digits for the curvature of all others: those differ by next to nothing in them."""
+    long = long_rows(features, columns)
+    if long is None:
+        return features
+    if not isinstance(features, Sparse):
+        return features[~long]
+    values = features.values.copy()
+    for row in np.flatnonzero(long):
+        values[features.indptr[row] : features.indptr[row + 1]] = 0
+    return features._replace(values=values)
+
+
+def long_rows(features: Any, columns: int) -> Array | None:
+    """Marks rows of which a number is `lr.long_row` times as large as others of its column. None where there are none,
+    and where all are."""
     limit = active().lr.long_row
     if isinstance(features, Sparse):
         sizes = np.abs(features.values.astype(np.float64))
@@ -152,16 +166,12 @@ def _usual(features: Any, columns: int) -> Any:
         logs = np.log(np.where(sizes > 0.0, sizes, 1.0))
         typical = np.exp(np.bincount(features.indices, logs, minlength=columns) / np.maximum(stored, 1))
         far = np.flatnonzero(sizes > limit * typical[features.indices])
-        if not len(far):
-            return features
-        long = np.unique(np.searchsorted(features.indptr, far, side="right") - 1)
-        values = features.values.copy()
-        for row in long:
-            values[features.indptr[row] : features.indptr[row + 1]] = 0
-        return features._replace(values=values)
+        long = np.zeros(rows_of(features), dtype=bool)
+        long[np.searchsorted(features.indptr, far, side="right") - 1] = True
+        return long if len(far) else None
     rows = np.asarray(features)
     if rows.dtype.kind != "f" or not len(rows):
-        return features
+        return None
     columns_of_some = np.ascontiguousarray(rows[:: max(len(rows) // active().lr.moment_rows, 1)].T, dtype=np.float64)
     middle = _middle_above(columns_of_some, -np.inf)
     usual = _middle_above(np.abs(columns_of_some - middle[:, None]), 0.0)
@@ -174,7 +184,7 @@ def _usual(features: Any, columns: int) -> Any:
         beyond = (part > high) | (part < low)
         if beyond.any():
             long[at : at + len(part)] = beyond.any(axis=1)
-    return rows[~long] if long.any() and not long.all() else features
+    return long if long.any() and not long.all() else None
 
 
 def _middle_above(columns: Array, least: float) -> Array:

@@ -21,7 +21,7 @@ from flegel.algorithms.lr.precondition import descend, inward, outward
 from flegel.configuration.active import active
 from flegel.core.entry_point import EntryPoint
 from flegel.core.parallel_sums import in_pieces
-from flegel.core.pytree import Array, given
+from flegel.core.pytree import Array, given, protected
 from flegel.core.shard import Sparse
 from flegel.wording import option
 
@@ -370,19 +370,22 @@ class Curvature(NamedTuple):
         """`solve` for several gradients."""
         if not self.diagonal or not self.summed:
             return Solver(lambda gradient: self.solve(gradient, penalty, damping))
-        sums = self.sums[:, 0]
+        sums = protected(self.sums)  # the same types for every job, so that the code is compiled once
         others = (float(self.seen), self.of_columns(penalty), np.ascontiguousarray(self.metric[:2]))
 
         def solve(gradient: Array) -> Array:
             step = np.empty(gradient.shape)
 
             def some(first: int, end: int) -> None:
-                _DIVIDE(gradient[first:end], sums[first:end], *others, step[first:end])
+                _DIVIDE(protected(gradient[first:end]), sums[first:end], *others, step[first:end])
 
             in_pieces(len(gradient), max(PIECE // gradient.shape[1], 1), some)
             return step
 
-        return Solver(solve, lambda gradient: float(_DIVIDE(gradient, sums, *others, np.empty((1, gradient.shape[1])))))
+        def length(gradient: Array) -> float:
+            return float(_DIVIDE(protected(gradient), sums, *others, np.empty((1, gradient.shape[1]))))
+
+        return Solver(solve, length)
 
     def solve(self, gradient: Array, penalty: Penalty, damping: float) -> Array:
         """−H⁻¹·gradient, both by raw weights and bias."""

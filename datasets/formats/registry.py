@@ -13,6 +13,7 @@ from flegel.datasets.formats import arrow_tables, npy
 from flegel.datasets.formats.compressed import read_head, suffixes
 from flegel.datasets.formats.excel import ExcelTable
 from flegel.datasets.formats.jester import JesterStream, is_jester
+from flegel.datasets.formats.json_lines import JsonLinesTable
 from flegel.datasets.formats.npz_table import NpzTable, npz_table
 from flegel.datasets.formats.packed_arrays import IdxStream, NpzStream, idx_labels_beside
 from flegel.datasets.formats.svmlight import SvmlightStream, is_svmlight
@@ -29,7 +30,7 @@ from flegel.datasets.tables.ratings import recognized
 from flegel.errors import DataError, UsageError, nearest
 from flegel.wording import option
 
-_TREATED = frozenset({"label", "columns", "drop", "categorical", "missing", "decimal"})
+_TREATED = frozenset({"label", "columns", "drop", "categorical", "missing", "decimal", "categories"})
 
 
 @dataclass(frozen=True)
@@ -125,6 +126,15 @@ FORMATS = (
         is_plain=lambda path, options: False,
     ),
     Format(
+        "jsonl",
+        lambda path, options: open_treated(JsonLinesTable(path), options),
+        options=_TREATED,
+        other_names=("ndjson",),
+        suffixes=(".jsonl", ".ndjson"),
+        table=lambda path, options: JsonLinesTable(path),
+        is_plain=lambda path, options: False,
+    ),
+    Format(
         "idx",
         lambda path, options: columnar(IdxStream(path, idx_labels_beside(path), options.dtype)),
         recognizes=_is_idx,
@@ -176,8 +186,6 @@ NOT_READ = {
     ".xls": "an old Excel file",
     ".ods": "a spreadsheet",
     ".json": "JSON",
-    ".jsonl": "JSON",
-    ".ndjson": "JSON",
     ".xml": "XML",
     ".html": "HTML",
     ".h5": "HDF5",
@@ -243,7 +251,8 @@ def _by_content(path: Path) -> Format:
     if found is not None and found is not TEXT:
         return found
     if found is None and suffix in NOT_READ:
-        raise DataError(f"{path} is {NOT_READ[suffix]}, which is not read; save it as CSV, Parquet or .npy.")
+        other = "JSON lines (.jsonl)" if suffix == ".json" else "CSV, Parquet or .npy"
+        raise DataError(f"{path} is {NOT_READ[suffix]}, which is not read; save it as {other}.")
     head, whole = read_head(path, HEAD_BYTES)
     return next((each for each in FORMATS if each.recognizes and each.recognizes(path, head, whole)), TEXT)
 
@@ -251,6 +260,6 @@ def _by_content(path: Path) -> Format:
 def check_options(found: Format, options: Options, path: Path) -> None:
     """Refuse options that the format would ignore."""
     for name, value in options._asdict().items():
-        silent = value == getattr(Options(), name) or name in ("dtype", "format", "sparse", "ratings", "key")
+        silent = value == getattr(Options(), name) or name in ("dtype", "format", "sparse", "ratings", "key", "codes")
         if not silent and name not in found.options:
             raise UsageError(f"{path} is read as {found.name}, for which {name}={value!r} has no effect; omit it.")

@@ -31,10 +31,16 @@ class Options(NamedTuple):
     """Column whose values say which rows stay together; its texts become numbers whatever `categorical` says.
     By name, or by number among the columns of features."""
 
+    categories: list[str | int] | None = None
+    """Columns that hold categories, whatever they look like."""
+    codes: bool = False
+    """Text becomes codes where `categorical` is auto: the algorithm knows categories."""
+
     @property
     def treats(self) -> bool:
         """Whether something besides plain reading is asked for, so that the columns must be surveyed."""
-        return self.categorical != "auto" or self.missing != "error" or self.decimal is not None
+        text, gaps = self.categorical != "auto" or bool(self.categories), self.missing != "error"
+        return text or gaps or self.decimal is not None
 
 
 CATEGORICAL = ("auto", "onehot", "ordinal", "drop")

@@ -36,6 +36,9 @@ _YEAR_FIRST = re.compile(r"(\d{4})([-/.])(\d{1,2})\2(\d{1,2})" + _TIME)
 _YEAR_LAST = re.compile(r"(\d{1,2})([-/.])(\d{1,2})\2(\d{4})" + _TIME)
 _MONTH_NAME = re.compile(r"(?:(\d{1,2})[ -])?([A-Za-z]{3,9})\.?[ -](?:(\d{1,2}),? )?(\d{4})")
 _MONTHS = {"janfebmaraprmayjunjulaugsepoctnovdec"[k : k + 3]: k // 3 + 1 for k in range(0, 36, 3)}
+_DURATION = re.compile(r"([+-]?\d+) days?(?:,? +([+-])?(\d{1,2}):(\d{2}):(\d{2}(?:\.\d+)?))?")
+"""As pandas and Python write one: `1 days 02:00:00`, `-1 days +23:59:59`, `1 day, 2:00:00`."""
+_ISO_DURATION = re.compile(r"(-)?P(?=[\dT])(?:(\d+)D)?(?:T(?=\d)(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 NUMBERS = frozenset({"integer", "point", "dot-group", "comma", "comma-group", "comma-groups", "dot-groups"})
@@ -57,7 +60,8 @@ def is_missing(cell: str) -> bool:
 
 
 def shape(cell: str) -> str:
-    """What a cell looks like: a word of `NUMBERS` or `DATES`, `boolean`, `missing` or `text`; blanks are stripped."""
+    """What a cell looks like: a word of `NUMBERS` or `DATES`, `duration`, `boolean`, `missing` or `text`; blanks are
+    stripped."""
     if PLAIN.fullmatch(cell):
         if _INTEGER.fullmatch(cell):
             return "integer"
@@ -114,7 +118,9 @@ def date_shape(cell: str) -> str:
         name = "day-first" if european else "month-first" if second > 12 else "day-or-month"
         return name if date_value(cell, CellFormat(dates=name)) is not None else "text"
     name = "year-first" if _YEAR_FIRST.fullmatch(cell) else "month-name" if _MONTH_NAME.fullmatch(cell) else ""
-    return name if name and date_value(cell, CellFormat()) is not None else "text"
+    if name and date_value(cell, CellFormat()) is not None:
+        return name
+    return "text" if duration_value(cell) is None else "duration"
 
 
 def number_value(cell: str, written: CellFormat) -> float | None:
@@ -126,6 +132,23 @@ def number_value(cell: str, written: CellFormat) -> float | None:
     if written.decimal != ".":
         cell = cell.replace(written.decimal, ".")
     return float(cell) if PLAIN.fullmatch(cell) else None
+
+
+def duration_value(cell: str) -> float | None:
+    """The days of a duration, or None."""
+    if found := _DURATION.fullmatch(cell):
+        days, sign, *clock = found.groups()
+        seconds = _seconds(*clock)
+        return int(days) + (-seconds if sign == "-" else seconds) / 86400.0
+    if found := _ISO_DURATION.fullmatch(cell):
+        sign, days, *clock = found.groups()
+        value = int(days or 0) + _seconds(*clock) / 86400.0
+        return -value if sign else value
+    return None
+
+
+def _seconds(hours: str | None, minutes: str | None, seconds: str | None) -> float:
+    return 3600.0 * int(hours or 0) + 60.0 * int(minutes or 0) + float(seconds or 0.0)
 
 
 def boolean_value(cell: str) -> float | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import decimal
 import math
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -20,6 +21,7 @@ from flegel.datasets.rows.chosen_columns import chosen_columns
 from flegel.datasets.rows.file_signature import check_unchanged, signature
 from flegel.datasets.rows.options import Options
 from flegel.datasets.rows.source import Description, column_name
+from flegel.datasets.tables.cells import is_missing
 from flegel.errors import DataError
 from flegel.wording import number, option
 
@@ -150,6 +152,35 @@ def text_of(value: Any) -> str:
     if isinstance(value, float | np.floating) and math.isfinite(value) and value == int(value):
         return str(int(value))
     return str(value)
+
+
+WHOLE = re.compile(r"([+-]?\d+)\.0*")
+"""A whole number as a text file holds it where others of its column have decimals or are missing."""
+
+
+def category_name(text: str) -> str:
+    """How a category is written: 2.0 is 2."""
+    whole = WHOLE.fullmatch(text)
+    return whole[1] if whole else text
+
+
+def category_texts(raw: RawColumn) -> tuple[tuple[str, ...], Array]:
+    """The different categories of a column of any kind, and the number of each row's; a gap is "" or -1."""
+    if raw.textual:
+        return tuple(map(category_name, raw.texts)) if raw.kind == "cells" else raw.texts, raw.values
+    uniques, codes = np.unique(raw.values, return_inverse=True)
+    if raw.kind == "boolean":
+        return tuple("" if np.isnan(value) else str(bool(value)) for value in uniques.tolist()), codes
+    return tuple("" if np.isnan(value) else text_of(value) for value in uniques.tolist()), codes
+
+
+def as_category(raw: RawColumn) -> RawColumn:
+    """A column of any kind as one of categories."""
+    texts, codes = category_texts(raw)
+    gap = [raw.kind != "category" and is_missing(text) for text in texts]
+    known = {text: k for k, text in enumerate(dict.fromkeys(t for t, g in zip(texts, gap, strict=True) if not g))}
+    places = np.array([-1 if g else known[t] for t, g in zip(texts, gap, strict=True)] + [-1], np.int64)
+    return RawColumn("category", places[codes], tuple(known))
 
 
 def column_of(values: Any, name: str, origin: str) -> RawColumn:

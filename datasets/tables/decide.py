@@ -18,8 +18,8 @@ from flegel.datasets.tables import cells
 from flegel.datasets.tables.cells import CellFormat
 from flegel.datasets.tables.columns import RawTable
 from flegel.datasets.tables.survey import ColumnSurvey
-from flegel.datasets.tables.treatment import LEFT_OUT, MISSING_CATEGORY, ColumnTreatment, Treatment
-from flegel.errors import DataError
+from flegel.datasets.tables.treatment import BOOLEAN_GAP, LEFT_OUT, MISSING_CATEGORY, ColumnTreatment, Treatment
+from flegel.errors import DataError, UsageError
 from flegel.wording import option
 
 
@@ -45,7 +45,8 @@ def decide(
         delimiter=table.delimiter,
     )
     columns = []
-    key = _key_column(table, features, options)
+    codes = options.codes and options.categorical in ("auto", "ordinal")
+    key, wanted = _key_column(table, features, options), named_categories(table, label, options)
     for k, name in enumerate(table.names):
         if k == label:
             columns.append(label_column(table, found[k]))
@@ -54,8 +55,8 @@ def decide(
         elif is_index(table, k, found[k]) and options.columns is None:
             columns.append(ColumnTreatment(name, "drop", "left out: the index of the rows"))
         else:
-            columns.append(feature_column(table, found[k], evidence, options, k == key))
-    columns = [_with_gaps(c, found.get(k), options.missing) for k, c in enumerate(columns)]
+            columns.append(feature_column(table, found[k], evidence, options, k == key, k in wanted))
+    columns = [_with_gaps(c, found.get(k), options.missing, codes) for k, c in enumerate(columns)]
     if options.missing == "error":
         refuse_gaps(table, columns, found)
     width = sum(column.width for column in columns)
@@ -73,6 +74,7 @@ def decide(
         columns=[columns[k] for k in order] if options.columns is not None else columns,
         named=table.named,
         missing=options.missing,
+        codes=codes,
         sparse=options.sparse and width > rules.sparse_above_features and density < rules.sparse_below_density,
         dtype=options.dtype or ("float64" if timed else table.dtype(used).name),
     )
@@ -97,10 +99,26 @@ def _key_column(table: RawTable, features: Sequence[int], options: Options) -> i
     return features[find_column(options.key, listed, len(features), table.origin, "column of keys")]
 
 
+def named_categories(table: RawTable, label: int | None, options: Options) -> set[int]:
+    """Columns that hold categories because somebody says so."""
+    listed, width = table.names if table.named else None, len(table.names)
+    what = "column of categories"
+    found = {find_column(each, listed, width, table.origin, what) for each in options.categories or ()}
+    if label in found:
+        raise UsageError(f"{table.title(label)} of {table.origin} is the label; omit it in {option('categories')}.")
+    return found
+
+
 def feature_column(
-    table: RawTable, found: ColumnSurvey, evidence: Evidence, options: Options, is_key: bool = False
+    table: RawTable,
+    found: ColumnSurvey,
+    evidence: Evidence,
+    options: Options,
+    is_key: bool = False,
+    wanted: bool = False,
 ) -> ColumnTreatment:
-    """What becomes of a column of features; texts of the column of keys become numbers."""
+    """What becomes of a column of features; texts of the column of keys become numbers. `wanted`: it was named as one
+    of categories."""
     if not found.present:
         blank = table.named and found.name.startswith("Unnamed: ")
         drop = blank or options.missing != "error"
@@ -119,6 +137,9 @@ def feature_column(
         )
     if is_key:
         return category_column(table, found, "ordinal")
+    if wanted:
+        how = "auto" if options.categorical == "drop" else options.categorical
+        return category_column(table, found, how, wanted=True, codes=options.codes)
     numbers = sum(found.shapes[name] for name in cells.NUMBERS)
     dates = sum(found.shapes[name] for name in cells.DATES)
     if numbers == found.present:
@@ -128,9 +149,11 @@ def feature_column(
         return ColumnTreatment(found.name, "boolean", f"{zero} → 0, {one} → 1")
     if dates == found.present:
         return _date(table, found)
+    if found.shapes["duration"] == found.present:
+        return ColumnTreatment(found.name, "number", "days of a duration")
     if options.categorical == "auto" and max(numbers, dates) >= found.present / 2:
         raise _mixed(table, found, "number" if numbers > dates else "date")
-    return category_column(table, found, options.categorical)
+    return category_column(table, found, options.categorical, codes=options.codes)
 
 
 def _mixed(table: RawTable, found: ColumnSurvey, what: str) -> DataError:
@@ -205,8 +228,10 @@ def _date(table: RawTable, found: ColumnSurvey) -> ColumnTreatment:
     return ColumnTreatment(found.name, "date", note, CellFormat(dates=order))
 
 
-def category_column(table: RawTable, found: ColumnSurvey, how: str) -> ColumnTreatment:
-    """A column of text."""
+def category_column(
+    table: RawTable, found: ColumnSurvey, how: str, wanted: bool = False, codes: bool = False
+) -> ColumnTreatment:
+    """A column of text. It is `wanted`: nothing is a reason to leave it out. `codes`: auto makes them of it."""
     name = found.name
     if how == "drop":
         return ColumnTreatment(name, "drop", f"left out: text ({option('categorical', 'drop')})")
@@ -218,16 +243,17 @@ def category_column(table: RawTable, found: ColumnSurvey, how: str) -> ColumnTre
             f"out with {option('drop', table.option(found.place))}."
         )
     different = len(found.texts)
-    if how == "auto" and different == 1:
+    optional = how == "auto" and not wanted
+    if optional and different == 1:
         return ColumnTreatment(name, "drop", f"left out: always {next(iter(found.texts))[:30]!r}")
-    if how == "auto" and found.present > active().tables.names_above_rows and different > found.present / 2:
+    if optional and found.present > active().tables.names_above_rows and different > found.present / 2:
         note = (
             f"left out: {different:,} different texts in {found.rows:,} rows; "
-            f"{option('categorical', 'onehot')} keeps it"
+            f"{option('categorical', 'ordinal' if codes else 'onehot')} keeps it"
         )
         return ColumnTreatment(name, "drop", note)
     categories = sorted(found.texts)
-    if how == "ordinal":
+    if how == "ordinal" or (how == "auto" and codes):
         note = f"{_shown(categories)} → 0 … {different - 1}"
         return ColumnTreatment(name, "ordinal", note, categories=categories)
     return ColumnTreatment(name, "onehot", f"{different:,} columns: {_shown(categories)}", categories=categories)
@@ -264,7 +290,9 @@ def label_column(table: RawTable, found: ColumnSurvey) -> ColumnTreatment:
     return ColumnTreatment(found.name, "label", f"label, {len(classes)} classes: {_shown(classes)}", categories=classes)
 
 
-def _with_gaps(column: ColumnTreatment, found: ColumnSurvey | None, missing: str) -> ColumnTreatment:
+def _with_gaps(
+    column: ColumnTreatment, found: ColumnSurvey | None, missing: str, codes: bool = False
+) -> ColumnTreatment:
     """The column with a rule for gaps, where the policy has one besides refusing and leaving rows out."""
     gaps = found.missing if found is not None else 0
     counted = f"{gaps:,} gap{'s' * (gaps != 1)}"
@@ -276,6 +304,12 @@ def _with_gaps(column: ColumnTreatment, found: ColumnSurvey | None, missing: str
         return msgspec.structs.replace(column, note=left if gaps and missing != "error" else column.note)
     if missing == "error":
         return column
+    if codes and column.use == "boolean":
+        own = f"{note}{counted}: a category of its own, {BOOLEAN_GAP:g}"
+        return msgspec.structs.replace(column, fill=BOOLEAN_GAP, note=own if gaps else column.note)
+    if codes and column.use == "ordinal" and gaps:
+        more = [*column.categories, MISSING_CATEGORY]
+        return msgspec.structs.replace(column, categories=more, note=f"{note}{counted}: a category of its own")
     if column.use == "onehot":
         if not gaps:
             return column

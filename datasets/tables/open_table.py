@@ -22,7 +22,7 @@ from flegel.datasets.rows.options import Options
 from flegel.datasets.rows.source import Source
 from flegel.datasets.rows.sparse_arrays import SparseSource
 from flegel.datasets.tables.columns import RawTable
-from flegel.datasets.tables.decide import decide
+from flegel.datasets.tables.decide import decide, named_categories
 from flegel.datasets.tables.object_table import ObjectTable
 from flegel.datasets.tables.ratings import RatingsStream, find_rating_columns, has_names
 from flegel.datasets.tables.report import column_report, ratings_report
@@ -33,7 +33,7 @@ from flegel.datasets.tables.treatment import Treatment, join_rows
 from flegel.errors import UNDECODABLE, DataError
 from flegel.wording import option
 
-SURVEY = 3
+SURVEY = 4
 """Version of the decisions; raised when a survey of the same table would decide otherwise."""
 
 
@@ -76,7 +76,8 @@ def open_ratings(table: RawTable, options: Options) -> Source:
 def _decided(table: RawTable, options: Options) -> Decided:
     """From a survey of all rows."""
     label, features = table.chosen(options)
-    found = survey(table, sorted({*features, *([] if label is None else [label])}))
+    wanted = sorted({*features, *([] if label is None else [label])})
+    found = survey(table, wanted, named_categories(table, label, options))
     rows = next(iter(found.values())).rows
     if not rows:
         raise DataError(f"{table.origin} has no rows; give a file with at least one.")

@@ -47,7 +47,8 @@ def _row_name(table: RawTable, first: int, row: int) -> str:
 
 def _with_fill_values(table: RawTable, how: Treatment) -> Treatment:
     """Means or medians of the columns of numbers."""
-    filled = [k for k, c in enumerate(how.columns) if c.fill is not None and c.use != "ordinal"]
+    kept = {"ordinal", "boolean"} if how.codes else {"ordinal"}
+    filled = [k for k, c in enumerate(how.columns) if c.fill is not None and c.use not in kept]
     if not filled:
         return how
     median = how.missing == "median"

@@ -6,14 +6,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from flegel.configuration.active import active
 from flegel.datasets.tables import cells
-from flegel.datasets.tables.columns import RawColumn, RawTable
+from flegel.datasets.tables.columns import RawColumn, RawTable, as_category
 
 
 @dataclass
@@ -131,11 +131,12 @@ def _counts_up(values: np.ndarray, before: int) -> bool:  # type: ignore[type-ar
     return bool(np.array_equal(values, np.arange(len(values)) + values[0]))
 
 
-def survey(table: RawTable, wanted: Iterable[int]) -> dict[int, ColumnSurvey]:
-    """What the wanted columns of a table hold, by their numbers."""
+def survey(table: RawTable, wanted: Iterable[int], categories: Collection[int] = ()) -> dict[int, ColumnSurvey]:
+    """What the wanted columns of a table hold, by their numbers; those of `categories` hold categories, whatever they
+    look like."""
     places = list(wanted)
     found = {k: ColumnSurvey(table.names[k], k) for k in places}
     for chunk in table.chunks(places):
         for k, raw in zip(places, chunk, strict=True):
-            found[k].add(raw)
+            found[k].add(as_category(raw) if k in categories else raw)
     return found

@@ -13,15 +13,24 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 
-from flegel.core.gaps import GAP
+from flegel.core.gaps import GAP, with_marks
 from flegel.core.pytree import Array
 from flegel.core.shard import Sparse
 from flegel.datasets.rows.chosen_columns import find_column
 from flegel.datasets.rows.options import Options
 from flegel.datasets.rows.scale import Scaling
 from flegel.datasets.rows.scale import apply as apply_scaling
-from flegel.datasets.tables.cells import CellFormat, boolean_value, date_value, is_missing, number_value, plain_numbers
-from flegel.datasets.tables.columns import RawColumn, RawTable, text_of
+from flegel.datasets.tables.cells import (
+    CellFormat,
+    boolean_value,
+    date_value,
+    duration_value,
+    is_missing,
+    number_value,
+    plain_numbers,
+)
+from flegel.datasets.tables.columns import RawColumn, RawTable, category_name, category_texts
+from flegel.datasets.tables.new_gaps import BY_TRAINING, REFUSED, fill_in, told_left_out
 from flegel.datasets.tables.object_table import ObjectTable
 from flegel.datasets.tables.ratings import aligned, find_rating_columns, has_names, rated_rows
 from flegel.errors import DataError, UsageError, nearest, warn
@@ -29,6 +38,8 @@ from flegel.wording import counted, number, option
 
 Use = Literal["number", "boolean", "date", "onehot", "ordinal", "drop", "label"]
 MISSING_CATEGORY = "(missing)"
+BOOLEAN_GAP = 2.0
+"""The code of a gap in a column of booleans, for an algorithm that knows categories."""
 LEFT_OUT = "left out"
 """Why a column is no feature that was not chosen, or dropped."""
 Say = Callable[[str], None]
@@ -84,6 +95,8 @@ class Treatment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`columns` are found by name; by position otherwise."""
     missing: str = "error"
     sparse: bool = False
+    codes: bool = False
+    """Ordinal columns and booleans are categories to the algorithm: codes, which are never scaled."""
     dtype: str = "float32"
     shift: list[float] = []
     rating_columns: list[str | int] = []
@@ -113,6 +126,13 @@ class Treatment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return [column for column in self.columns if column.used]
 
     @property
+    def category_places(self) -> list[int]:
+        """Features that hold codes of categories, each of them one column of the table."""
+        places = np.cumsum([0] + [column.width for column in self.columns])
+        uses = [column.use for column in self.columns]
+        return [int(at) for at, use in zip(places, uses, strict=False) if use in ("ordinal", "boolean")]
+
+    @property
     def scaling(self) -> Scaling | None:
         return Scaling(np.array(self.shift), np.array(self.factor)) if self.factor else None
 
@@ -137,7 +157,7 @@ class Treatment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Which features stay as they are under --scale: one-hot columns, booleans and indicators are 0 or 1."""
         marks: list[bool] = []
         for column in self.columns:
-            plain = column.use in ("number", "date", "ordinal")
+            plain = column.use in ("number", "date") or (column.use == "ordinal" and not self.codes)
             marks += [not plain] * (column.width - column.indicator) + [True] * column.indicator
         return np.array(marks, bool) if marks else np.zeros(self.width, bool)
 
@@ -181,35 +201,89 @@ class Treatment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         `say` is told about texts that did not occur in training; a warning is given by default. The rows never share
         memory with `table` where they were changed.
         """
+        return self.apply_to_complete(table, say=say)[0]
+
+    def apply_to_complete(
+        self, table: Any, missing: str | None = None, say: Say | None = None
+    ) -> tuple[Array | Sparse, Array | None]:
+        """As `apply`, with another policy for gaps than that of training; and which rows of the table were taken, where
+        `drop` left some out (None: all)."""
         given = table if isinstance(table, RawTable) else ObjectTable(table)
+        tell, complete = say or warn, None
         if self.rating_columns and not (isinstance(given, ObjectTable) and given.width == self.width):
-            rows: Array | Sparse = self._rated_rows(given, say or warn)
+            if missing is not None:
+                raise UsageError(f"A list of ratings has no gaps to treat; omit {option('missing', missing)}.")
+            rows: Array | Sparse = self._rated_rows(given, tell)
         elif self.plain:
-            rows = self._plain_rows(given)
+            rows, complete = self._plain_rows(given, missing, tell)
         else:
             if isinstance(given, ObjectTable) and given.sparse is not None:
                 raise UsageError("This model was trained on a table with names; give a frame instead of sparse rows.")
-            rows = self._encoded_rows(given, say or warn)
+            rows, complete = self._encoded_rows(given, missing, tell)
         how = self.scaling
-        if how is None:
-            return rows
-        own = rows.copy() if isinstance(rows, np.ndarray) and self.plain else rows
-        return apply_scaling(own, how)
+        if how is not None:
+            own = rows.copy() if isinstance(rows, np.ndarray) and self.plain else rows
+            rows = apply_scaling(own, how)
+        return rows, None if complete is None or complete.all() else complete
 
-    def _encoded_rows(self, given: RawTable, say: Say) -> Array | Sparse:
-        """All rows of a table, chunk by chunk; what is said is said once."""
+    def for_new_rows(self, missing: str) -> Treatment:
+        """The same with this policy for gaps in place of that of training; NaN where values of the given rows are to be
+        found (`fill_in`)."""
+        if missing == "indicator" and self.missing != "indicator":
+            raise UsageError(
+                f"This model has no columns that mark gaps, so {option('missing', missing)} cannot be applied; use "
+                f"{option('missing', 'mean')}, or train with {option('missing', missing)}."
+            )
+        if missing == "keep" and self.factor:
+            raise UsageError(
+                "The columns of this model are scaled, and gaps that are kept cannot be; use "
+                f"{option('missing', 'mean')}."
+            )
+        if missing in (*REFUSED, self.missing) or self.plain:
+            return self
+        columns = []
+        for column in self.columns:
+            if column.use in ("onehot", "ordinal"):
+                fill = -1.0 if column.use == "ordinal" else 0.0  # as a text that training did not have
+            elif missing == "keep":
+                fill = GAP
+            elif column.fill in (None, GAP) or self.missing not in BY_TRAINING.get(missing, ()):
+                fill = float("nan")
+            else:
+                fill = float(column.fill or 0.0)
+            columns.append(msgspec.structs.replace(column, fill=fill))
+        return msgspec.structs.replace(self, columns=columns)
+
+    def _encoded_rows(self, given: RawTable, missing: str | None, say: Say) -> tuple[Array | Sparse, Array]:
+        """All rows of a table, chunk by chunk, and which of them are complete; what is said is said once."""
+        how = self if missing is None else self.for_new_rows(missing)
         said: dict[str, list[int]] = {}
         parts: list[Array | Sparse] = []
+        complete: list[Array] = []
         start = 0
         for raws in given.chunks(self.places(given)):
             where = partial(_row_name, given, start)
-            parts.append(self.encode(raws, where, given.origin, lambda text: said.setdefault(text, []).append(1))[0])
+            rows, taken = how.encode(
+                raws,
+                where,
+                given.origin,
+                lambda text: said.setdefault(text, []).append(1),
+                drop=missing == "drop",
+                strict=missing in REFUSED,
+            )
+            parts.append(rows)
+            complete.append(taken)
             start += len(raws[0].values)
         if not parts:
             raise DataError(f"{given.origin} has no rows; give at least one.")
         for text in said:
             say(text)
-        return join_rows(parts, self.width)
+        taken = np.concatenate(complete)
+        told_left_out(taken, say)
+        whole = join_rows(parts, self.width)
+        if missing is not None:
+            fill_in(whole, missing, how.feature_names, say)
+        return whole, taken
 
     def _rated_rows(self, given: RawTable, say: Say) -> Sparse:
         """A row for each user of a list of ratings, in the order of their numbers or names."""
@@ -218,8 +292,32 @@ class Treatment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         places = find_rating_columns(given, Options(columns=chosen))
         return aligned(rated_rows(given, places, np.dtype(self.dtype)), self.names or (), say)
 
-    def _plain_rows(self, given: RawTable) -> Array | Sparse:
-        """Numbers as they are, in the order of training; every one must be finite."""
+    def _plain_rows(self, given: RawTable, missing: str | None, say: Say) -> tuple[Array | Sparse, Array | None]:
+        """Numbers as they are, in the order of training, and which rows are complete; every number must be finite, but
+        for gaps that `missing` treats."""
+        rows, complete = self._plain_numbers(given), None
+        if missing is not None:
+            self.for_new_rows(missing)  # refuses what cannot be
+        if isinstance(rows, Sparse):
+            return rows, None
+        gaps = np.isnan(rows)
+        if missing not in (None, "error") and gaps.any():
+            if missing == "drop":
+                complete = np.asarray(~gaps.any(axis=1))
+                told_left_out(complete, say)
+                rows = rows[complete]
+            elif missing == "keep":
+                rows = with_marks(rows)
+            else:
+                rows = rows.copy()
+                fill_in(rows, missing or "", self.names, say)
+        for at in np.argwhere(~np.isfinite(rows))[:1].tolist():
+            name = repr(self.names[at[1]]) if self.names else str(number(at[1]))
+            raise _no_number(f"row {number(at[0])}", f"column {name}", rows[at[0], at[1]])
+        return rows, complete
+
+    def _plain_numbers(self, given: RawTable) -> Array | Sparse:
+        """Sparse rows of finite numbers, or dense ones, which may have gaps."""
         if isinstance(given, ObjectTable) and given.sparse is not None:
             check_width(given.sparse.columns, self.width)
             bad = np.flatnonzero(~np.isfinite(given.sparse.values))
@@ -242,15 +340,16 @@ class Treatment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             places = self.places(given) if self.names and given.named else list(range(len(given.names)))
             if len(places) == self.width + 1 and self.label_place is not None and not given.named:
                 del places[self.label_place]
-            check_width(len(places), self.width)
-            columns = [ColumnTreatment(given.names[k], "number") for k in places]
-            how = Treatment(self.width, columns=columns, dtype=self.dtype)
-            parts = [how.gapped(raws, given.row_name) for raws in given.chunks(places)]
-            rows = np.concatenate(parts) if parts else np.empty((0, self.width))
-        for at in np.argwhere(~np.isfinite(rows))[:1].tolist():
-            name = repr(self.names[at[1]]) if self.names else str(number(at[1]))
-            raise _no_number(f"row {number(at[0])}", f"column {name}", rows[at[0], at[1]])
+            rows = self.numbers_at(given, places)
         return rows
+
+    def numbers_at(self, given: RawTable, places: list[int]) -> Array:
+        """Columns of a table of plain numbers, NaN where there is no value."""
+        check_width(len(places), self.width)
+        columns = [ColumnTreatment(given.names[k], "number") for k in places]
+        how = Treatment(self.width, columns=columns, dtype=self.dtype)
+        parts = [how.gapped(raws, given.row_name) for raws in given.chunks(places)]
+        return np.concatenate(parts) if parts else np.empty((0, self.width))
 
     def gapped(self, columns: Sequence[RawColumn], where: Callable[[int], str]) -> Array:
         """Columns of numbers side by side, NaN where there is no value."""
@@ -292,9 +391,10 @@ class Treatment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         origin: str,
         say: Say | None = None,
         drop: bool = False,
+        strict: bool = False,
     ) -> tuple[Array | Sparse, Array]:
         """Features of raw `inputs`, unscaled, and which rows are complete; with `drop` the others are left out, and
-        are errors otherwise."""
+        are errors otherwise. `strict`: a gap has no value, whatever the training put in its place."""
         rows = len(columns[0].values)
         complete = np.ones(rows, bool)
         encoded = []
@@ -304,11 +404,19 @@ class Treatment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 if column.use in ("onehot", "ordinal")
                 else numbers_of(column, raw, where)
             )
-            gaps = values == -2 if column.use in ("onehot", "ordinal") else np.isnan(values)
-            if column.fill is None and gaps.any():
+            if column.use not in ("onehot", "ordinal"):
+                gaps = np.isnan(values)
+            elif strict and column.categories[-1:] == [MISSING_CATEGORY]:
+                gaps = (values == -2) | (values == len(column.categories) - 1)
+            else:
+                gaps = values == -2
+            if (strict or column.fill is None) and gaps.any():
                 if not drop:
-                    raise _gap(column.name, gaps, where, origin)
+                    raise _gap(column.name, gaps, where, origin, known=column.fill is not None)
                 complete &= ~gaps
+            elif column.use == "onehot" and gaps.any() and say is not None:
+                told = _counted(int(gaps.sum()))
+                say(f"{told} no value in column {column.name!r}, for which the model has no column: 0 in all of it.")
             encoded.append((column, values, gaps))
         kept = [(c, v[complete], g[complete]) for c, v, g in encoded] if not complete.all() else encoded
         count = int(complete.sum())
@@ -331,13 +439,19 @@ def join_rows(parts: Sequence[Array | Sparse], width: int) -> Array | Sparse:
     return Sparse(indptr, indices, values, width)
 
 
-def _gap(name: str, gaps: Array, where: Callable[[int], str], origin: str) -> DataError:
+def _gap(name: str, gaps: Array, where: Callable[[int], str], origin: str, known: bool) -> DataError:
+    """`known`: the model knows a value for a gap there, which the caller does not want."""
     first = where(int(np.flatnonzero(gaps)[0]))
     several = f" (and {gaps.sum() - 1:,} more)" if gaps.sum() > 1 else ""
+    if known:
+        return DataError(
+            f"{origin}: {first}{several} has no value in column {name!r}; omit {option('missing', 'error')} for the "
+            f"values of training, or use {option('missing', 'drop')}."
+        )
     return DataError(
         f"{origin}: {first}{several} has no value in column {name!r}, and the model was trained without gaps there; "
-        f"fill the value in, or train with {option('missing', 'mean')}, {option('missing', 'median')} or "
-        f"{option('missing', 'indicator')}."
+        f"fill the value in, leave such rows out with {option('missing', 'drop')}, use {option('missing', 'mean')} or "
+        f"{option('missing', 'median')} of these rows, or train with one of these or {option('missing', 'indicator')}."
     )
 
 
@@ -381,22 +495,21 @@ def label_values(column: ColumnTreatment, raw: RawColumn, where: Callable[[int],
 def _value(column: ColumnTreatment, text: str) -> float | None:
     if column.use == "date":
         return date_value(text, column.written)
-    return boolean_value(text) if column.use == "boolean" else number_value(text, column.written)
+    if column.use == "boolean":
+        return boolean_value(text)
+    found = number_value(text, column.written)
+    return duration_value(text) if found is None else found
 
 
 def category_codes(column: ColumnTreatment, raw: RawColumn, say: Say | None) -> Array:
     """The number of each row's category: -1 for one that training did not have, -2 for a gap."""
     place = {name: k for k, name in enumerate(column.categories)}
     gap = place.get(MISSING_CATEGORY, -2)
-    if raw.textual:
-        texts, codes = raw.texts, raw.values
-    else:
-        uniques, codes = np.unique(raw.values, return_inverse=True)
-        texts = tuple("" if np.isnan(value) else text_of(value) for value in uniques.tolist())
+    texts, codes = (raw.texts, raw.values) if raw.textual else category_texts(raw)
     found = np.full(len(texts) + 1, gap)
     for k, text in enumerate(texts):
         if not (raw.kind != "category" and is_missing(text)):
-            found[k] = place.get(text, -1)
+            found[k] = place[text] if text in place else place.get(category_name(text), -1)
     result = found[codes]
     unseen = np.unique(codes[result == -1])
     if len(unseen) and say is not None:

@@ -90,6 +90,7 @@ class RunOptions(TypedDict, total=False):
     columns: list[str | int] | str | None
     drop: list[str | int] | str | None
     categorical: str
+    categories: list[str | int] | str | None
     missing: str
     weight: str | int | None
     partition: str

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from flegel.cli import completion
-from flegel.cli.options import Categorical, Columns, Drop, Format, Missing
+from flegel.cli.options import Categorical, Categories, Columns, Drop, Format, Missing
 from flegel.errors import UsageError
 from flegel.terminal.reporting import errors_as_sentences
 
@@ -83,6 +83,7 @@ def show(
     columns: Columns = None,
     drop: Drop = None,
     categorical: Categorical = "auto",
+    categories: Categories = None,
     missing: Missing = "error",
     format: Format = None,
 ) -> None:
@@ -104,6 +105,7 @@ def show(
             columns=parse_names(columns) if columns else None,
             drop=parse_names(drop) if drop else None,
             categorical=categorical,
+            categories=parse_names(categories) if categories else None,
             missing=missing,
             format=format,
         )

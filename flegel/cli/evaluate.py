@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from flegel.cli.options import NewMissing
 from flegel.terminal.reporting import errors_as_sentences, warnings_as_sentences
 
 
@@ -15,6 +16,7 @@ def evaluate(
     model: Annotated[Path, typer.Argument(help="Folder of a saved model.")],
     data: Annotated[str, typer.Option("--data", help="A data set's name or a path.")],
     label: Annotated[str | None, typer.Option(help="Column with the right answers, by name or number.")] = None,
+    missing: NewMissing = None,
     json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
     trust_code: Annotated[
         bool,
@@ -32,6 +34,6 @@ def evaluate(
 
         loaded = load(model, trust_code=trust_code)
         with warnings_as_sentences():
-            found = loaded.evaluate(data, label)
+            found = loaded.evaluate(data, label, missing=missing)
         figures = {"objective": float(found.objective)} | {k: float(v) for k, v in found.metrics.items()}
         print(json_module.dumps(figures) if json else ", ".join(f"{k} {v:.6g}" for k, v in figures.items()))

@@ -12,7 +12,7 @@ import typer
 
 from flegel.cli import completion
 from flegel.cli.local_job import make_algorithm, open_rows
-from flegel.cli.options import Categorical, Columns, Drop, Format, HyperParameters, Label, Missing
+from flegel.cli.options import Categorical, Categories, Columns, Drop, Format, HyperParameters, Label, Missing
 from flegel.errors import UsageError
 from flegel.terminal.reporting import errors_as_sentences
 
@@ -101,6 +101,7 @@ def check(
     columns: Columns = None,
     drop: Drop = None,
     categorical: Categorical = "auto",
+    categories: Categories = None,
     missing: Missing = "error",
     format: Format = None,
 ) -> None:
@@ -130,6 +131,7 @@ def check(
                 columns=columns,
                 drop=drop,
                 categorical=categorical,
+                categories=categories,
                 missing=missing,
                 format=format,
             )

@@ -63,6 +63,7 @@ def open_rows(
     columns: str | None,
     drop: str | None,
     categorical: str,
+    categories: str | None = None,
     missing: str,
     format: str | None,
 ) -> Dataset:
@@ -76,13 +77,14 @@ def open_rows(
         columns=parse_names(columns) if columns else None,
         drop=parse_names(drop) if drop else None,
         categorical=categorical,
+        categories=parse_names(categories) if categories else None,
         missing=missing,
         format=format,
     )
     return open_job_data(job, data, algorithm)
 
 
-TABLE_OPTIONS = ("label", "weight", "columns", "drop", "categorical", "missing", "format")
+TABLE_OPTIONS = ("label", "weight", "columns", "drop", "categorical", "categories", "missing", "format")
 """Options that say how a table is read, by the names that records of commands have for them."""
 
 

@@ -35,8 +35,22 @@ Drop = Annotated[
 Categorical = Annotated[
     str, typer.Option(help="What text becomes: auto, onehot, ordinal or drop.", rich_help_panel=DATA)
 ]
+Categories = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAMES", help="Columns of numbers that are categories, as in submit: a,b.", rich_help_panel=DATA
+    ),
+]
 Missing = Annotated[
     str, typer.Option(help="What gaps become: error, drop, mean, median or indicator.", rich_help_panel=DATA)
+]
+NewMissing = Annotated[
+    str | None,
+    typer.Option(
+        "--missing",
+        metavar="error|drop|mean|median|indicator|keep",
+        help="What gaps become, in place of what they became in training.",
+    ),
 ]
 Format = Annotated[
     str | None,
@@ -77,6 +91,7 @@ class ComparisonOptions:
     columns: Columns = None
     drop: Drop = None
     categorical: Categorical = "auto"
+    categories: Categories = None
     missing: Missing = "error"
     format: Format = None
     partition: Partition = "shuffle"

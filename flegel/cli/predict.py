@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from flegel.cli.options import NewMissing
 from flegel.cli.rows_file import check_rows_file, write_rows
 from flegel.terminal.reporting import errors_as_sentences, warnings_as_sentences
 
@@ -27,6 +28,7 @@ def predict(
         typer.Option("--probabilities", help="A probability for each class or cluster, instead of the likeliest one."),
     ] = False,
     label: Annotated[str | None, typer.Option(help="Label column of a file, to be left out.")] = None,
+    missing: NewMissing = None,
     trust_code: Annotated[
         bool,
         typer.Option("--trust-code", help="Run the class stored in the model; only for models you trust."),
@@ -50,8 +52,9 @@ def predict(
             check_rows_file(out, "--out")
         loaded = load(model, trust_code=trust_code)
         with warnings_as_sentences():
-            table = open_for_prediction(data, loaded.treatment, label)
-            found = loaded.probabilities(table) if probabilities else np.asarray(loaded.predict(table))
+            table = open_for_prediction(data, loaded.treatment, label, missing)
+            asked = loaded.probabilities if probabilities else loaded.predict
+            found = np.asarray(asked(table, missing=missing))
         names = [str(name) for name in loaded.class_names] if probabilities else _column_names(found)
         if out is None:
             if probabilities:

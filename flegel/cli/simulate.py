@@ -51,7 +51,8 @@ CLUSTER_OPTIONS = (
 )  # what a recorded run has already
 
 
-READING_OPTIONS = ("columns", "drop", "categorical", "missing", "format")  # a recorded run names rows, not a table
+READING_OPTIONS = ("columns", "drop", "categorical", "categories", "missing", "format")
+"""A recorded run names rows, not a table."""
 
 
 @dataclass(frozen=True, kw_only=True)

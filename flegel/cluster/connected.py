@@ -46,7 +46,7 @@ from flegel.runtime import clock
 from flegel.runtime.job import result_store
 from flegel.runtime.job.find_algorithm import resolve
 from flegel.runtime.job.observers import Functions, JobSeen, Observer, Observers
-from flegel.runtime.job.request import open_job_data
+from flegel.runtime.job.request import open_job_data, with_category_places
 from flegel.runtime.job.teams import team_per_host
 from flegel.sync import make_policy
 
@@ -113,6 +113,9 @@ class ConnectedCluster:
             if folder is not None and from_python:
                 (folder / "rows").mkdir()
                 rows, place, options = self._hand_over(data, job, chosen, folder / "rows", options)
+                placed = chosen if rows is None else with_category_places(chosen, rows)
+                if placed is not chosen:
+                    chosen, whole = placed, reference(placed, whole=True)
             else:
                 place = data_name(os.fspath(data))
             ref, code, source = pack(whole)

@@ -15,7 +15,7 @@ from flegel.datasets import Dataset
 from flegel.datasets.rows.source import Rows
 from flegel.errors import StorageError, UsageError
 
-TABLE_READING_OPTIONS = ("format", "label", "weight", "columns", "drop", "categorical", "missing")
+TABLE_READING_OPTIONS = ("format", "label", "weight", "columns", "drop", "categorical", "categories", "missing")
 """Options that say how a table becomes rows; written rows need none of them."""
 MAX_ARRAY_BYTES_IN_MESSAGE = 64 << 10
 """A larger array of a hyper-parameter goes to a file: a master stores the description of each job in its journal."""

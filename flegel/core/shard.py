@@ -189,7 +189,7 @@ def _gathered(some: RowWindow, packed: Array, share_out: ShareOut) -> bool:
 def unpack_tiles(packed: Array, points: int) -> Array:
     """(tiles, d, TILE) back to (points, d)."""
     rows = np.empty((points, packed.shape[1]), dtype=packed.dtype)
-    _FILL_ROWS(packed, rows)
+    _FILL_ROWS(protected(packed), rows)
     return rows
 
 

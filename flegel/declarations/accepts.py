@@ -25,6 +25,9 @@ class Accepts(TypedFields):
     them. Labels that the data have are passed in all other cases."""
     gaps: bool = False
     """Hooks know the mark of a gap (`flegel.core.gaps.GAP`): rows may have gaps that are kept (`--missing keep`)."""
+    categories: str = ""
+    """Name of the hyper-parameter that lists the columns of categories, for hooks that know codes 0, 1, 2, …: text then
+    becomes codes by default, and `Sample.categories` says which columns hold such."""
     targets: int = 0
     """The last so many columns are what the model predicts: `predict` and its siblings see rows without them, whether
     the table has them or not; `evaluate` and `score` see all columns."""

@@ -18,12 +18,14 @@ from flegel.core.pytree import Array, Tree
 from flegel.core.shard import Sparse
 from flegel.datasets import Dataset, Scaling, Treatment, known_labels, open_for_prediction, open_table
 from flegel.datasets.rows import scale
+from flegel.datasets.rows.options import MISSING, check_choice
+from flegel.datasets.tables.cells import is_missing
 from flegel.datasets.tables.columns import RawTable, text_of
 from flegel.datasets.tables.object_table import ObjectTable
 from flegel.declarations.figures import ModelHooks
 from flegel.declarations.optional import hook
-from flegel.errors import UsageError, nearest, warn
-from flegel.wording import listener
+from flegel.errors import DataError, UsageError, nearest, warn
+from flegel.wording import counted, listener, option
 
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
@@ -57,23 +59,23 @@ def model_of(model: FittedModel) -> tuple[dict[str, Array], dict[str, Array]]:
     return shown, {name: value for name, value in whole.items() if name not in shown}
 
 
-def answer(model: FittedModel, treatment: Treatment, said: Answer, table: Any) -> Array:
-    """A hook's answer for the rows of a table."""
-    return np.asarray(said(_inputs(model, treatment, table), pytree.present(model.parameter)))
+def answer(model: FittedModel, treatment: Treatment, said: Answer, table: Any, missing: str | None = None) -> Array:
+    """A hook's answer for the rows of a table; `missing` says what its gaps become, in place of the training."""
+    return np.asarray(said(_inputs(model, treatment, table, missing), pytree.present(model.parameter)))
 
 
-def _inputs(model: FittedModel, treatment: Treatment, table: Any) -> Array | Sparse:
+def _inputs(model: FittedModel, treatment: Treatment, table: Any, missing: str | None) -> Array | Sparse:
     """Rows without what the model predicts, of a table with or without it."""
     targets = model.algorithm.accepts.targets
     if not targets:
-        return _rows(model, treatment, table)
+        return _rows(model, treatment, table, missing)[0]
     fewer = treatment.without_last(targets)
-    given = open_for_prediction(os.fspath(table), fewer) if _is_place(table) else table
+    given = open_for_prediction(os.fspath(table), fewer, missing=missing) if _is_place(table) else table
     opened = given if isinstance(given, RawTable) else ObjectTable(given)
     width = opened.width if isinstance(opened, ObjectTable) else len(opened.names)
     if opened.named or width != _width_with_targets(treatment):
-        return _rows(model, fewer, given)
-    return without_last_columns(_rows(model, treatment, given), targets)
+        return _rows(model, fewer, given, missing)[0]
+    return without_last_columns(_rows(model, treatment, given, missing)[0], targets)
 
 
 def _width_with_targets(treatment: Treatment) -> int:
@@ -93,29 +95,42 @@ def without_last_columns(rows: Array | Sparse, count: int) -> Array | Sparse:
     return Sparse(before[rows.indptr], rows.indices[kept], rows.values[kept], columns)
 
 
-def _rows(model: FittedModel, treatment: Treatment, table: Any, label: str | None = None) -> Array | Sparse:
-    """Rows as the model knows them: of a frame, an array, a path or the name of a data set; without the label."""
-    rows = treatment.apply(open_for_prediction(os.fspath(table), treatment, label) if _is_place(table) else table)
+def _rows(
+    model: FittedModel, treatment: Treatment, table: Any, missing: str | None, label: str | None = None
+) -> tuple[Array | Sparse, Array | None]:
+    """Rows as the model knows them: of a frame, an array, a path or the name of a data set; without the label. And
+    which rows of the table they are, where some were left out."""
+    if missing is not None:
+        check_choice(missing, MISSING, "missing")
+    if missing == "keep" and not model.algorithm.accepts.gaps:
+        raise UsageError(
+            f"{type(model.algorithm).__name__} does not know gaps; use {option('missing', 'mean')} or "
+            f"{option('missing', 'drop')}."
+        )
+    given = open_for_prediction(os.fspath(table), treatment, label, missing) if _is_place(table) else table
+    rows, taken = treatment.apply_to_complete(given, missing)
     if isinstance(rows, Sparse) and not model.algorithm.accepts.sparse:
         name = type(model.algorithm).__name__
         raise UsageError(f"{name} takes dense rows, but these are sparse; give a dense array, such as X.toarray().")
-    return rows
+    return rows, taken
 
 
 def _is_place(table: Any) -> TypeIs[str | os.PathLike[str]]:
     return isinstance(table, str | os.PathLike)
 
 
-def score(model: FittedModel, treatment: Treatment, table: Any, labels: Any) -> float:
+def score(model: FittedModel, treatment: Treatment, table: Any, labels: Any, missing: str | None = None) -> float:
     """How good the model is on these rows; `labels` are an array, a list, a Series, or the name of a column of
     `table`."""
-    rows, known = _rows_and_labels(model, treatment, table, labels, "score")
+    rows, known = _rows_and_labels(model, treatment, table, labels, "score", missing)
     return float(hook(model.algorithm, ModelHooks.score)(rows, known, pytree.present(model.parameter)))
 
 
-def evaluate(model: FittedModel, treatment: Treatment, table: Any, labels: Any) -> Evaluation:
+def evaluate(
+    model: FittedModel, treatment: Treatment, table: Any, labels: Any, missing: str | None = None
+) -> Evaluation:
     """The objective and other figures of the model on these rows; labels as for `score`."""
-    rows, known = _rows_and_labels(model, treatment, table, labels, "evaluate")
+    rows, known = _rows_and_labels(model, treatment, table, labels, "evaluate", missing)
     found = model.algorithm.evaluate(rows, known, pytree.present(model.parameter))
     if found is None:
         instead = "use predict" if predicts(model.algorithm) else "it needs that hook"
@@ -124,9 +139,11 @@ def evaluate(model: FittedModel, treatment: Treatment, table: Any, labels: Any) 
 
 
 def _rows_and_labels(
-    model: FittedModel, treatment: Treatment, table: Any, labels: Any, verb: str
+    model: FittedModel, treatment: Treatment, table: Any, labels: Any, verb: str, missing: str | None
 ) -> tuple[Array | Sparse, Array | None]:
-    """Rows and labels as the algorithm knows them; `verb` is what the user called."""
+    """Rows and labels as the algorithm knows them; `verb` is what the user called. Rows with gaps are left out where
+    the training left them out, and nothing else is asked for."""
+    missing = "drop" if missing is None and treatment.missing == "drop" else missing
     algorithm, name = model.algorithm, type(model.algorithm).__name__
     if labels is None and isinstance(table, tuple) and not isinstance(table, Sparse):
         if len(table) != 2:
@@ -139,14 +156,45 @@ def _rows_and_labels(
     column = labels if isinstance(labels, str) else None
     if column is not None:
         labels = _column(table, column)
-    rows = _rows(model, treatment, table, column)
-    known = None if labels is None else _as_numbers(model, labels)
-    count = len(rows.indptr) - 1 if isinstance(rows, Sparse) else len(rows)
-    if known is not None and len(known) != count:
-        raise UsageError(f"These are {count} rows and {len(known)} labels; give one label per row.")
-    if known is not None and model.classes is not None:
-        _tell_unknown(np.asarray(labels).reshape(-1), known, model.classes)
+    rows, taken = _rows(model, treatment, table, missing, column)
+    if labels is None:
+        return rows, None
+    given = np.asarray(labels.to_numpy() if hasattr(labels, "to_numpy") else labels).reshape(-1)
+    count = len(taken) if taken is not None else _count(rows)
+    if len(given) != count:
+        raise UsageError(f"These are {count} rows and {len(given)} labels; give one label per row.")
+    given = given if taken is None else given[taken]
+    if missing not in (None, "error"):
+        rows, given = _with_labels(rows, given)
+    known = _as_numbers(model, given)
+    if model.classes is not None:
+        _tell_unknown(given, known, model.classes)
     return rows, known
+
+
+def _count(rows: Array | Sparse) -> int:
+    return len(rows.indptr) - 1 if isinstance(rows, Sparse) else len(rows)
+
+
+def _with_labels(rows: Array | Sparse, labels: Array) -> tuple[Array | Sparse, Array]:
+    """Rows that have a label, as in training; says how many have none."""
+    import pandas
+
+    there = ~np.asarray(pandas.isna(labels), bool)
+    if labels.dtype.kind not in "fiub":
+        there &= np.array([not (isinstance(one, str) and is_missing(one.strip())) for one in labels.tolist()])
+    left = int((~there).sum())
+    if not left:
+        return rows, labels
+    if left == len(labels):
+        raise DataError("No row has a label; give another column.")
+    warn(f"{left:,} of {counted(len(labels), 'row')} without a label {'is' if left == 1 else 'are'} left out.")
+    if not isinstance(rows, Sparse):
+        return rows[there], labels[there]
+    sizes = np.diff(rows.indptr)
+    entries = np.repeat(there, sizes)
+    indptr = np.append(0, np.cumsum(sizes[there]))
+    return Sparse(indptr, rows.indices[entries], rows.values[entries], rows.columns), labels[there]
 
 
 def _tell_unknown(labels: Array, known: Array, classes: list[str]) -> None:
@@ -195,7 +243,7 @@ def _place(name: str, names: Sequence[str], named: bool) -> int | None:
 
 def _as_numbers(model: FittedModel, labels: Any) -> Array:
     """Labels as the algorithm knows them: words as numbers of classes, -1 where the model does not know the word."""
-    array = np.asarray(labels.to_numpy() if hasattr(labels, "to_numpy") else labels).reshape(-1)
+    array = np.asarray(labels)
     if model.classes is not None:
         place = {name: float(at) for at, name in enumerate(model.classes)}
         return np.array([place.get(text_of(one), -1.0) for one in array.tolist()])
@@ -207,9 +255,9 @@ def _as_numbers(model: FittedModel, labels: Any) -> Array:
         ) from None
 
 
-def predict(model: FittedModel, treatment: Treatment, table: Any) -> Array:
+def predict(model: FittedModel, treatment: Treatment, table: Any, missing: str | None = None) -> Array:
     """Classes by their names, where the labels of training were words; clusters by their numbers."""
-    found = answer(model, treatment, model.algorithm.predict, table)
+    found = answer(model, treatment, model.algorithm.predict, table, missing)
     targets, scaling = model.algorithm.accepts.targets, treatment.scaling
     if targets and scaling is not None:  # what is predicted was scaled as columns were
         own = found.reshape(len(found), -1) / scaling.factor[-targets:] + scaling.shift[-targets:]

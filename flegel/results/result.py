@@ -125,33 +125,34 @@ class Result:
 
     # -- answers about rows ----------------------------------------------------------------------------------------
 
-    def predict(self, table: Any) -> Array:
+    def predict(self, table: Any, *, missing: str | None = None) -> Array:
         """The class (by its name) or cluster (by its number) of each row of a frame, an array or a file. Columns are
-        found by name where the model has names; what does not fit is refused in one sentence."""
-        return predict(self, self._treatment(), table)
+        found by name where the model has names; what does not fit is refused in one sentence. Gaps become what they
+        became in training; `missing`, here and below, says otherwise: error, drop, mean, median, indicator, keep."""
+        return predict(self, self._treatment(), table, missing)
 
-    def probabilities(self, table: Any = None) -> Array:
+    def probabilities(self, table: Any = None, *, missing: str | None = None) -> Array:
         """(rows, classes or clusters), in the order of `class_names`; of the rows of training by default."""
-        return self._answer(hook(self.algorithm, ModelHooks.probabilities), table)
+        return self._answer(hook(self.algorithm, ModelHooks.probabilities), table, missing)
 
-    def distances(self, table: Any = None) -> Array:
+    def distances(self, table: Any = None, *, missing: str | None = None) -> Array:
         """(rows, centroids); of the rows of training by default."""
-        return self._answer(hook(self.algorithm, ModelHooks.distances), table)
+        return self._answer(hook(self.algorithm, ModelHooks.distances), table, missing)
 
-    def scores(self, table: Any = None) -> Array:
+    def scores(self, table: Any = None, *, missing: str | None = None) -> Array:
         """How well each row fits: log-odds (LR), log density (GMM), minus squared distance (k-means), largest
         membership (FCM); of the rows of training by default."""
-        return self._answer(hook(self.algorithm, ModelHooks.scores), table)
+        return self._answer(hook(self.algorithm, ModelHooks.scores), table, missing)
 
-    def score(self, table: Any, labels: Any = None) -> float:
+    def score(self, table: Any, labels: Any = None, *, missing: str | None = None) -> float:
         """How good the model is on these rows; larger is better: accuracy (LR, networks), mean log-likelihood (GMM),
         minus the objective (all others). `table` as for `predict`, or a pair (X, y); `labels` are values, or the name
-        of a column."""
-        return score(self, self._treatment(), table, labels)
+        of a column. Rows with gaps are left out where training left them out."""
+        return score(self, self._treatment(), table, labels, missing)
 
-    def evaluate(self, table: Any, labels: Any = None) -> Evaluation:
+    def evaluate(self, table: Any, labels: Any = None, *, missing: str | None = None) -> Evaluation:
         """The objective, and figures by name such as accuracy and log-loss, on these rows; arguments as for `score`."""
-        return evaluate(self, self._treatment(), table, labels)
+        return evaluate(self, self._treatment(), table, labels, missing)
 
     @property
     def labels(self) -> Array:
@@ -179,9 +180,9 @@ class Result:
         how = None if self.scaling is None else Scaling(*self.scaling)
         return self.treatment or Treatment(int(self.dataset["columns"])).scaled_by(how)
 
-    def _answer(self, hook: Answer, table: Any) -> Array:
+    def _answer(self, hook: Answer, table: Any, missing: str | None = None) -> Array:
         if table is not None:
-            return answer(self, self._treatment(), hook, table)
+            return answer(self, self._treatment(), hook, table, missing)
         if self.training is None:
             raise UsageError("The rows of training are not in this process; pass rows.")
         return self.training.answer(self, hook)

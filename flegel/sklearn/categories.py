@@ -11,6 +11,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from flegel.algorithms.clusters.kprototypes import KModes as ModesAlgorithm
 from flegel.algorithms.clusters.kprototypes import KPrototypes as PrototypesAlgorithm
 from flegel.core.pytree import Array
+from flegel.errors import nearest
 from flegel.sklearn.base import EngineEstimator
 
 UNKNOWN = -1.0  # the code of a category that was not in the rows of the training
@@ -19,8 +20,9 @@ UNKNOWN = -1.0  # the code of a category that was not in the rows of the trainin
 class KPrototypes(ClusterMixin, EngineEstimator):  # type: ignore[misc]
     """Clusters of rows with numbers and categories: means, and the most frequent category of each column.
 
-    `categorical`: the columns of categories, from 0 (text, or any values); the others are numbers. `gamma`: what a
-    category that differs costs beside squared differences; None: half the mean deviation of the columns of numbers.
+    `categorical`: the columns of categories (text, or any values), by number from 0, or by name where X is a frame; the
+    others are numbers. None: those of a frame or an array of objects that hold text, categories or booleans. `gamma`:
+    what a category that differs costs beside squared differences; None: half the mean deviation of the numbers.
     `n_init`: starts that are tried on a sample. `tol`: the fit ends when a pass over the rows changes the cost by less,
     relatively. `max_iter`: passes. `workers`, `sync`, `cluster`: see `flegel.run`. `target`: the fit ends at this cost.
     """
@@ -58,12 +60,13 @@ class KPrototypes(ClusterMixin, EngineEstimator):  # type: ignore[misc]
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> KPrototypes:
         """Train on all rows."""
+        chosen = _categories_of(X)
         X = self._table(X, reset=True)
         k = self._check_number("n_clusters", 1, X.shape[0])
         weights = self._weights(sample_weight, X)
-        chosen = self._columns(X.shape[1])
+        chosen = self._columns(X.shape[1], chosen)
         counted = X if weights is None else X[weights > 0]
-        self.categories_ = {t: _distinct(counted[:, t], t) for t in chosen}
+        self.categories_ = {t: _distinct(counted[:, t], self._title(t)) for t in chosen}
         codes = self._codes(X)
         algorithm = self._algorithm(k, chosen)
         self._set_from(self._train(algorithm, codes, None, weights).parameter, algorithm, None)
@@ -78,24 +81,32 @@ class KPrototypes(ClusterMixin, EngineEstimator):  # type: ignore[misc]
         self.cluster_centroids_ = self._as_given(parameter.centroids)
         return True
 
-    def _columns(self, columns: int) -> list[int]:
-        """The columns of categories, by number; those of a frame may be given by name."""
-        given = [] if self.categorical is None else np.atleast_1d(np.asarray(self.categorical, object)).tolist()
+    def _columns(self, columns: int, found: list[int]) -> list[int]:
+        """The columns of categories, by number; those of a frame may be given by name. `found`: those that hold such,
+        where nothing is given."""
+        if self.categorical is None:
+            return found
+        given = np.atleast_1d(np.asarray(self.categorical, object)).tolist()
         places = {name: t for t, name in enumerate(getattr(self, "feature_names_in_", []))} | {
             t: t for t in range(columns)
         }
-        if any(name not in places for name in given):
-            raise ValueError(f"categorical={self.categorical!r} names columns that X, with {columns}, does not have.")
+        unknown = [name for name in given if name not in places]
+        if unknown:
+            names = [str(name) for name in getattr(self, "feature_names_in_", [])]
+            hint = nearest(str(unknown[0]), names) if names else f"; it has columns 0 to {columns - 1}."
+            raise ValueError(f"categorical names column {unknown[0]!r}, which X does not have{hint}")
         return [places[name] for name in given]
 
     def _algorithm(self, k: int, chosen: list[int]) -> PrototypesAlgorithm:
         gamma, starts = self.gamma, self._check_number("n_init", 1)
-        if gamma is not None and not 0 <= gamma < np.inf:
-            raise ValueError(f"gamma must be None or a finite number of 0 or more, not {gamma!r}.")
+        if gamma is not None:
+            self._check_real("gamma", 0, "None")
         return PrototypesAlgorithm(k=k, categorical=chosen, gamma=gamma, n_init=starts)
 
     def _table(self, X: Any, *, reset: bool) -> Array:
         """Checked rows of anything that is no gap."""
+        if type(X).__module__.startswith("pandas") and hasattr(X, "columns"):  # scikit-learn takes codes for numbers
+            X = X.astype({k: object for k, kind in X.dtypes.items() if str(kind) == "category"})
         rows = np.asarray(validate_data(self, X, reset=reset, dtype=None, ensure_all_finite=True))
         if rows.dtype == object and (rows == None).any():  # noqa: E711 - by element
             raise ValueError("Input X contains None, which is a gap; fill it in, such as by the text 'none'.")
@@ -106,11 +117,16 @@ class KPrototypes(ClusterMixin, EngineEstimator):  # type: ignore[misc]
         found = np.empty(X.shape, np.float64)
         for t in range(X.shape[1]):
             if t not in self.categories_:
-                found[:, t] = _numbers(X[:, t], t)
+                found[:, t] = _numbers(X[:, t], self._title(t))
                 continue
             known = {value: place for place, value in enumerate(self.categories_[t].tolist())}
             found[:, t] = [known.get(value, UNKNOWN) for value in X[:, t].tolist()]
         return found
+
+    def _title(self, t: int) -> str:
+        """A column for messages: by name where X has names."""
+        names = getattr(self, "feature_names_in_", None)
+        return str(t) if names is None else repr(str(names[t]))
 
     def _as_given(self, centroids: Array) -> Array:
         """Prototypes with categories as they are in the rows."""
@@ -133,7 +149,26 @@ class KPrototypes(ClusterMixin, EngineEstimator):  # type: ignore[misc]
         return tags
 
 
-def _distinct(values: Array, column: int) -> Array:
+def _categories_of(X: Any) -> list[int]:
+    """Columns of a frame, or of an array of objects, that hold text, categories or booleans."""
+    if hasattr(X, "dtypes") and hasattr(X, "columns"):
+        kinds = [getattr(kind, "kind", None) or str(kind).lower() for kind in X.dtypes]
+        named = ("O", "b", "U", "T", "string", "str", "categorical", "enum", "boolean", "bool", "object")
+        found = [t for t, kind in enumerate(kinds) if str(kind).partition("(")[0] in named]
+        values = np.asarray(X, object)
+        return [t for t in found if not _holds_numbers(values[:, t])]
+    array = X if isinstance(X, np.ndarray) else np.asarray(X, object) if isinstance(X, list | tuple) else None
+    if array is None or array.ndim != 2 or array.dtype.kind not in "OUST":
+        return []
+    return [t for t in range(array.shape[1]) if array.dtype.kind != "O" or not _holds_numbers(array[:, t])]
+
+
+def _holds_numbers(values: Array) -> bool:
+    """Whether a column of objects holds numbers alone; booleans are none."""
+    return all(isinstance(one, int | float | np.number) and not isinstance(one, bool) for one in values.tolist())
+
+
+def _distinct(values: Array, column: str) -> Array:
     try:
         return np.unique(values)
     except TypeError:
@@ -142,7 +177,7 @@ def _distinct(values: Array, column: int) -> Array:
         ) from None
 
 
-def _numbers(values: Array, column: int) -> Array:
+def _numbers(values: Array, column: str) -> Array:
     try:
         return values.astype(np.float64)
     except (TypeError, ValueError) as error:
@@ -184,7 +219,7 @@ class KModes(KPrototypes):
             target=target,
         )
 
-    def _columns(self, columns: int) -> list[int]:
+    def _columns(self, columns: int, found: list[int]) -> list[int]:
         return list(range(columns))
 
     def _algorithm(self, k: int, chosen: list[int]) -> PrototypesAlgorithm:

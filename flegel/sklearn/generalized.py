@@ -11,8 +11,9 @@ import numpy as np
 import scipy.sparse
 from sklearn import linear_model, svm
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import compute_class_weight
+from sklearn.utils import check_array, compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import _check_sample_weight
 
 from flegel.algorithms.glm import losses
 from flegel.algorithms.glm.glm import GeneralizedLinear, LinearFit
@@ -59,7 +60,7 @@ class _LogLink(_Newton):
     _algorithm: type[GeneralizedLinear]
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None, offset: Any = None) -> Any:
-        """`offset`: of each row, added to its score; `predict` adds none."""
+        """`offset`: of each row, added to its score."""
         self._validate_params()
         X, y = self._rows(X, reset=True, y=y, y_numeric=True)
         y = np.asarray(y, np.float64)
@@ -76,7 +77,39 @@ class _LogLink(_Newton):
         algorithm = self._algorithm(l2=float(self.alpha), intercept=bool(self.fit_intercept), offset=offset is not None)
         found = self._minimum(algorithm, X, y, weights, start)
         self._take(found if offset is None else found._replace(weights=found.weights[:-1]), X.dtype)
+        if self.fit_intercept and not (y if weights is None else y[weights > 0]).any():
+            warnings.warn(losses.ALL_ZERO, ConvergenceWarning, stacklevel=2)
         return self
+
+    def predict(self, X: Any, offset: Any = None) -> Array:
+        """Means; with `offset`, which is added to the score of each row."""
+        if offset is None:
+            return np.asarray(super().predict(X))
+        scores = self._linear_predictor(X)
+        return np.asarray(self._get_loss().link.inverse(scores + _of_rows(offset, scores)))
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None, offset: Any = None) -> float:
+        """The part of the deviance that is explained. With `offset` it is compared with that of a model of the offset
+        and an intercept alone."""
+        if offset is None:
+            return float(super().score(X, y, sample_weight))
+        scores = self._linear_predictor(X)
+        given, loss = _of_rows(offset, scores), self._base_loss
+        y = check_array(y, dtype=scores.dtype, order="C", ensure_2d=False)
+        if not loss.in_y_true_range(y):
+            raise ValueError(f"Some value(s) of y are out of the valid range of the loss {loss.__name__}.")
+        weights = None if sample_weight is None else _check_sample_weight(sample_weight, X, dtype=y.dtype)
+        shares = np.full(len(y), 1.0 / len(y)) if weights is None else weights / weights.sum()
+        bias = self._algorithm().start(y, shares, given)[0]  # the best one
+        least = float(shares @ loss.constant_to_optimal_zero(y_true=y, sample_weight=None))
+        left = loss(y_true=y, raw_prediction=scores + given, sample_weight=weights, n_threads=1)
+        alone = loss(y_true=y, raw_prediction=given + bias, sample_weight=weights, n_threads=1)
+        return float(1.0 - (left + least) / (alone + least))
+
+
+def _of_rows(offset: Any, scores: Array) -> Array:
+    """An offset for each of the scores, in their type."""
+    return _offsets(offset, len(scores))[:, 0].astype(scores.dtype)
 
 
 def _offsets(offset: Any, rows: int) -> Array:
@@ -95,14 +128,16 @@ def _offsets(offset: Any, rows: int) -> Array:
 
 @with_engine_parameters
 class PoissonRegressor(_LogLink, linear_model.PoissonRegressor):  # type: ignore[misc]
-    """Counts. Parameters as in scikit-learn; `solver` changes nothing. `fit` also takes `offset`."""
+    """Counts. Parameters as in scikit-learn; `solver` changes nothing. `fit`, `predict` and `score` also take
+    `offset`."""
 
     _algorithm = losses.Poisson
 
 
 @with_engine_parameters
 class GammaRegressor(_LogLink, linear_model.GammaRegressor):  # type: ignore[misc]
-    """Positive quantities. Parameters as in scikit-learn; `solver` changes nothing. `fit` also takes `offset`."""
+    """Positive quantities. Parameters as in scikit-learn; `solver` changes nothing. `fit`, `predict` and `score` also
+    take `offset`."""
 
     _algorithm = losses.Gamma
 

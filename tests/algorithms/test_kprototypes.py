@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import numpy as np
+import pandas as pd
 import pytest
 
 import flegel
 from flegel.algorithms.clusters.kprototypes import KModes, KPrototypes
 from flegel.core.pytree import Array
-from flegel.errors import UsageError
+from flegel.errors import DataError, UsageError
+from flegel.runtime.job.result_store import save
 from tests.models import MODELS
 
 
@@ -80,3 +85,81 @@ def test_numbers_that_are_no_codes_are_refused() -> None:
         flegel.run(KModes(k=2), np.random.default_rng(0).normal(size=(50, 2)), progress=False)
     with pytest.raises(UsageError, match="there is no column 9"):
         flegel.run(KPrototypes(k=2, categorical=[9]), np.ones((50, 2)), progress=False)
+
+
+def people(rows: int = 240) -> pd.DataFrame:
+    rng = np.random.default_rng(0)
+    which = rng.integers(3, size=rows)
+    return pd.DataFrame(
+        {
+            "age": np.round(20.0 + 20.0 * which + rng.normal(size=rows), 2).astype(np.float32),
+            "colour": np.array(["red", "green", "blue"])[which],
+            "city": np.array(["a", "b", "c", "d"])[rng.integers(4, size=rows)],
+            "vip": which == 1,
+            "zip": np.array([1010, 2020, 3030])[which],
+        }
+    )
+
+
+def trained(table: Any, **given: Any) -> Any:
+    algorithm = given.pop("algorithm", KPrototypes)(k=3, **given.pop("hyper", {}))
+    return flegel.run(algorithm, table, sync="bsp", workers=1, seed=0, progress=False, **given)
+
+
+def test_text_and_booleans_of_a_table_are_categories_and_columns_are_named(tmp_path: Path) -> None:
+    frame = people()
+    frame.to_csv(tmp_path / "people.csv", index=False)
+    frame.to_parquet(tmp_path / "people.parquet")
+    frame.to_excel(tmp_path / "people.xlsx", index=False)
+    codes = frame.assign(**{name: np.unique(frame[name], return_inverse=True)[1] for name in frame.columns[1:]})
+    places = [1, 2, 3]
+    for named in (None, "zip", "colour,zip", ["zip"]):
+        hyper = {} if named is None else {"categorical": named}
+        plain = frame.assign(**{name: codes[name] for name in ("colour", "city", "vip", *(["zip"] if named else []))})
+        by_number = trained(plain.to_numpy(np.float32), hyper={"categorical": [*places, *([4] if named else [])]})
+        for table in (frame, *(tmp_path / f"people.{suffix}" for suffix in ("csv", "parquet", "xlsx"))):
+            found = trained(table, hyper=hyper)
+            assert found.objective == pytest.approx(by_number.objective, rel=1e-4), "rows of a frame are float64"
+            np.testing.assert_array_equal(found.parameter.first, by_number.parameter.first)
+            np.testing.assert_array_equal(found.labels, by_number.labels)
+
+
+def test_new_tables_may_have_another_order_and_categories_that_nobody_has_seen(tmp_path: Path) -> None:
+    frame = people()
+    result = trained(frame, hyper={"categorical": ["zip"]})
+    save(result, tmp_path / "model")
+    model = flegel.load(tmp_path / "model")
+    mixed = frame[["zip", "vip", "city", "colour", "age"]].assign(note="none")
+    mixed.to_csv(tmp_path / "mixed.csv", index=False)
+    for table in (mixed, tmp_path / "mixed.csv"):
+        np.testing.assert_array_equal(model.predict(table), result.labels)
+        assert model.evaluate(table).objective == pytest.approx(result.objective, rel=1e-5)
+    strange = frame.assign(colour="pink", zip=4040)
+    with pytest.warns(UserWarning, match="that training did not have"):
+        away = model.distances(strange)
+    differs = np.zeros_like(away)
+    for t, name in ((1, "colour"), (4, "zip")):
+        codes = np.unique(frame[name], return_inverse=True)[1]
+        differs += codes[:, None] == result.parameter.centroids[:, t]
+    np.testing.assert_allclose(away, model.distances(frame) + result.parameter.gamma * differs, rtol=1e-6)
+    with pytest.raises(DataError, match="has no column 'city'"):
+        model.predict(frame.drop(columns="city"))
+
+
+def test_columns_that_cannot_be_categories_are_named(tmp_path: Path) -> None:
+    frame = people()
+    with pytest.raises(UsageError, match=r"column 'age' holds .*leave this one out"):
+        trained(frame, algorithm=KModes)
+    assert trained(frame, algorithm=KModes, drop=["age"]).outcome == "converged"
+    with pytest.raises(UsageError, match="column 'age' holds"):
+        trained(frame, hyper={"categorical": [0]})
+    with pytest.raises(DataError, match="no column 'colr'; did you mean 'colour'"):
+        trained(frame, hyper={"categorical": ["colr"]})
+
+
+def test_a_gap_is_a_category_of_its_own_where_gaps_are_treated_and_codes_are_not_scaled() -> None:
+    gaps = people().astype({"vip": object})
+    gaps.loc[3, "vip"], gaps.loc[[5, 6], "colour"] = None, None
+    found = trained(gaps, missing="mean", scale="standard")
+    assert found.parameter.codes.tolist() == [0, 4, 4, 3, 0]
+    assert found.treatment.columns[1].categories == ["blue", "green", "red", "(missing)"]

@@ -137,8 +137,8 @@ def test_every_model_ends_where_no_step_over_observed_numbers_improves(sync: str
 
 
 def test_without_gaps_it_is_k_means() -> None:
-    ours = flegel.run(GapKMeans(k=6), X, sync="bsp", workers=1, seed=0, progress=False)
-    plain = flegel.run(KMeans(k=6), X, sync="bsp", workers=1, seed=0, progress=False)
+    ours = flegel.run(GapKMeans(k=5), X, sync="bsp", workers=1, seed=0, progress=False)
+    plain = flegel.run(KMeans(k=5), X, sync="bsp", workers=1, seed=0, progress=False)
     assert ours.objective == pytest.approx(plain.objective, rel=1e-6)
 
 

@@ -7,8 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse
+from scipy.optimize import minimize
 from sklearn import linear_model, svm
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.metrics import d2_tweedie_score
 
 import flegel
 from flegel import UsageError, check_algorithm, sklearn
@@ -114,6 +116,22 @@ def test_an_offset_is_the_logarithm_of_what_counts_are_in_proportion_to() -> Non
         assert ours.intercept_ == pytest.approx(weighted.intercept_, rel=1e-4, abs=1e-4)
     with pytest.raises(ValueError, match="give one for each"):
         sklearn.PoissonRegressor().fit(rows, counts, offset=[1.0])
+    with pytest.raises(ValueError, match="give one for each"):
+        ours.predict(rows, offset=[1.0])
+    np.testing.assert_allclose(ours.predict(rows, offset=np.log(hours)), hours * ours.predict(rows))
+    assert ours.score(rows, counts, offset=np.log(hours)) == pytest.approx(
+        d2_tweedie_score(counts / hours, ours.predict(rows), sample_weight=hours, power=1)
+    )
+    ones, twice = np.zeros(300), np.where(hours > 5, 2.0, 1.0)
+    assert ours.score(rows, counts, twice, offset=ones) == pytest.approx(ours.score(rows, counts, twice))
+
+
+def test_gamma_explains_deviance_beyond_its_offset() -> None:
+    sizes, rows = RNG.uniform(1.0, 9.0, size=300), X - 3.0
+    amounts = sizes * RNG.gamma(2.0, np.exp(SCORE) / 2.0)
+    model = sklearn.GammaRegressor(alpha=0.0).fit(rows, amounts, offset=np.log(sizes))
+    found = model.score(rows, amounts, offset=np.log(sizes))
+    assert found == pytest.approx(model.score(rows, amounts / sizes), rel=1e-6), "a gamma deviance has no scale"
 
 
 def test_many_columns_are_solved_by_pairs_of_steps() -> None:
@@ -296,7 +314,62 @@ def test_what_has_no_absolute_penalty_says_so() -> None:
             svm.LinearSVC(**given).fit(X, LABELS["LinearSVM"])
 
 
-def test_a_warning_says_each_reason_once() -> None:
+def test_a_warning_says_each_reason_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(losses.Poisson, "_vanished", lambda *_: False)  # then no step lowers an objective of 0
     with pytest.warns(ConvergenceWarning) as told:
         sklearn.PoissonRegressor().fit(np.random.default_rng(0).normal(size=(300, 3)), np.zeros(300))
     assert str(told[0].message).count("no step improves") == 1
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("weights", [None, np.repeat([0.0, 1.0], [50, 150])], ids=["unweighted", "weighted"])
+def test_counts_that_are_all_0_are_answered_with_0_and_a_sentence(weights: Any, sparse: bool) -> None:
+    rows = np.random.default_rng(0).standard_normal((200, 3))
+    given, counts = scipy.sparse.csr_matrix(rows) if sparse else rows, np.zeros(200)
+    if weights is not None:
+        counts[:50] = 1.0  # rows that weigh nothing
+    with pytest.warns(ConvergenceWarning, match="Every count is 0") as caught:
+        found = sklearn.PoissonRegressor().fit(given, counts, sample_weight=weights)
+    assert len(caught) == 1 and found.n_iter_ <= 2
+    assert (found.predict(given) < 1e-100).all() and not found.coef_.any() and np.isfinite(found.intercept_)
+    data = (rows, counts) if weights is None else (rows, counts, weights)
+    result = flegel.run(losses.Poisson(), data)
+    assert result.converged and result.warnings == [losses.ALL_ZERO]
+
+
+def test_counts_that_are_all_alike_but_not_0_are_answered_without_a_sentence() -> None:
+    rows = np.random.default_rng(0).standard_normal((200, 3))
+    result = flegel.run(losses.Poisson(), (rows, np.full(200, 3.0)))
+    assert result.converged and not result.warnings
+    assert result.parameter.bias == pytest.approx(np.log(3.0))
+
+
+@pytest.mark.parametrize("form", ["dense", "sparse", "float32", "weighted"])
+@pytest.mark.parametrize("length", [1e3, 1e6])
+@pytest.mark.parametrize("name", ["Poisson", "Gamma"])
+def test_a_row_far_longer_than_the_others_costs_few_passes(name: str, length: float, form: str) -> None:
+    """Steps were bounded in units that follow such a row: a million times as long, it took 19,000 of them."""
+    rng = np.random.default_rng(5)
+    rows = rng.standard_normal((1000, 6)) * (rng.random((1000, 6)) < (0.5 if form == "sparse" else 1.0))
+    mean = np.exp(0.5 * rows @ rng.standard_normal(6))
+    labels = rng.poisson(mean).astype(float) if name == "Poisson" else mean * rng.gamma(2.0, 0.5, 1000) + 1e-6
+    rows[37] *= length
+    weights = rng.uniform(0.5, 2.0, 1000) if form == "weighted" else None
+    rows = rows.astype(np.float32 if form == "float32" else np.float64)
+    given, rows = scipy.sparse.csr_matrix(rows) if form == "sparse" else rows, rows.astype(np.float64)
+    data = (given, labels) if weights is None else (given, labels, weights)
+    result = flegel.run(getattr(losses, name)(l2=1e-3), data, sync="bsp", max_passes=60)
+    assert result.converged and not result.warnings
+    share = np.ones(1000) if weights is None else weights
+
+    def objective(theta: Any) -> tuple[float, Any]:
+        score = rows @ theta[:-1] + theta[-1]
+        ratio = np.exp(np.minimum(score if name == "Poisson" else -score, 300.0))
+        loss = ratio - labels * score if name == "Poisson" else labels * ratio + score
+        slope = share * (ratio - labels if name == "Poisson" else 1.0 - labels * ratio) / share.sum()
+        penalty, free = 0.5e-3 * float(theta[:-1] @ theta[:-1]), np.append(1e-3 * theta[:-1], 0.0)
+        return float(share @ loss / share.sum()) + penalty, np.append(slope @ rows, slope.sum()) + free
+
+    at = np.append(result.parameter.weights, result.parameter.bias)
+    here, further = objective(at)[0], minimize(objective, at, jac=True, method="L-BFGS-B", options={"ftol": 1e-15})
+    assert further.fun > here - 1e-7 * abs(here), "SciPy finds no lower place from there"

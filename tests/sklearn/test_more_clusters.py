@@ -83,7 +83,7 @@ def test_numbers_and_categories_are_clustered_together() -> None:
     assert model.labels_.tolist() in ([0, 0, 0, 1, 1, 1], [1, 1, 1, 0, 0, 0])
     numbers = np.array([1.0, 1.2, 0.9]), np.array([9.0, 9.3, 8.8])
     assert model.cost_ == pytest.approx(sum(((part - part.mean()) ** 2).sum() for part in numbers) + 2 * 0.5)
-    with pytest.raises(ValueError, match="names columns that X, with 2, does not have"):
+    with pytest.raises(ValueError, match="names column 2, which X does not have; it has columns 0 to 1"):
         KPrototypes(2, categorical=[2]).fit(rows)
 
 
@@ -94,7 +94,7 @@ def test_columns_of_categories_are_named_as_in_the_frame() -> None:
     frame = pd.DataFrame({"size": [1.0, 2.0, 8.0, 9.0], "kind": ["a", "b", "a", "b"]})
     named = KPrototypes(2, categorical=["kind"], random_state=0).fit(frame)
     assert named.labels_.tolist() == KPrototypes(2, categorical=[1], random_state=0).fit(ROWS).labels_.tolist()
-    with pytest.raises(ValueError, match=r"categorical=\['other'\] names columns"):
+    with pytest.raises(ValueError, match="names column 'other', which X does not have; known are: kind, size"):
         KPrototypes(2, categorical=["other"]).fit(frame)
 
 
@@ -114,7 +114,20 @@ def test_gaps_and_mixed_columns_are_refused_in_words() -> None:
     with pytest.raises(ValueError, match="Column 1 of X mixes text"):
         KModes(2).fit(np.array([["a", 1], ["b", "c"], ["a", "c"]], dtype=object))
     with pytest.raises(ValueError, match="Column 1 of X is not one of numbers"):
-        KPrototypes(2).fit(ROWS)
+        KPrototypes(2, categorical=[]).fit(ROWS)
+    with pytest.raises(ValueError, match="Column 'kind' of X is not one of numbers"):
+        KPrototypes(2, categorical=["size"]).fit(pd.DataFrame(ROWS, columns=["size", "kind"]))
+
+
+@pytest.mark.parametrize("kind", [str, "category", "string"])
+def test_columns_of_text_and_booleans_hold_categories_by_themselves(kind: str) -> None:
+    frame = pd.DataFrame(ROWS, columns=["size", "kind"]).astype({"size": float, "kind": kind})
+    frame["sold"] = [True, False, False, True]
+    wanted = KPrototypes(2, categorical=["kind", "sold"], random_state=0).fit(frame)
+    for table in (frame, frame.to_numpy(object)):
+        found = KPrototypes(2, random_state=0).fit(table)
+        assert list(found.categories_) == [1, 2] and found.cost_ == wanted.cost_
+    assert not KPrototypes(2, random_state=0).fit(frame[["size"]].astype(object)).categories_
 
 
 def test_the_number_of_clusters_is_found() -> None:

@@ -47,7 +47,7 @@ _loaded: set[Hashable] = set()
 """Classes, their kernels and the forms of all arrays for which this process has code in memory: a further job of the
 same kind has nothing to compile, nor to read from the cache."""
 
-LARGEST_WEIGHT = 1e100
+LARGEST_WEIGHT, LEAST_WEIGHT = 1e100, 1e-100
 """Of all points together."""
 
 
@@ -87,8 +87,12 @@ class PreparedJob:
         self.request, self.algorithm, self._parts = request, request.algorithm, parts
         self.compiler: CompilerProcess | None = None
         """A process that compiles the kernel, where there is one."""
-        self.sample = take_sample(request.data, request.job.seed, self.algorithm.accepts.small_sample)._replace(
-            class_names=request.data.classes
+        data = request.data
+        known = data.source.treatment if self.algorithm.accepts.categories else None
+        self.sample = take_sample(data, request.job.seed, self.algorithm.accepts.small_sample)._replace(
+            class_names=data.classes,
+            names=data.names,
+            categories=known.category_places if known is not None and known.columns else None,
         )
         check_weights(self.sample, request.data.name)
         if self.algorithm.accepts.labels == "classes":
@@ -297,6 +301,11 @@ def check_weights(sample: Sample, name: str) -> None:
     if sample.mass > LARGEST_WEIGHT:
         raise DataError(
             f"The weights of {name} sum to {sample.mass:.3g}, more than {LARGEST_WEIGHT:g}; divide all of them by the "
+            "same number."
+        )
+    if sample.mass < LEAST_WEIGHT:
+        raise DataError(
+            f"The weights of {name} sum to {sample.mass:.3g}, less than {LEAST_WEIGHT:g}; multiply all of them by the "
             "same number."
         )
 

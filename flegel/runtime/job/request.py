@@ -141,6 +141,8 @@ class Request:
 
 def open_job_data(job: Job, data: Any, algorithm: Algorithm) -> Dataset:
     """The rows of a job, read as its options say; `data` is a name, a path, an address or rows from Python."""
+    known = algorithm.accepts.categories
+    named = [each for each in getattr(algorithm, known) or [] if isinstance(each, str)] if known else []
     return open_data(
         data,
         label=job.label,
@@ -149,11 +151,26 @@ def open_job_data(job: Job, data: Any, algorithm: Algorithm) -> Dataset:
         columns=job.columns,
         drop=job.drop,
         categorical=job.categorical,
+        categories=[*(job.categories or []), *named] or None,
         missing=job.missing,
         format=job.format,
         sparse=algorithm.accepts.sparse,
         ratings=algorithm.accepts.ratings,
+        codes=bool(known),
     )
+
+
+def with_category_places(algorithm: Algorithm, data: Dataset) -> Algorithm:
+    """The algorithm with its columns of categories by number, for rows that travel without the names of their
+    columns."""
+    known, how = algorithm.accepts.categories, data.source.treatment
+    if not known or how is None or not how.columns:
+        return algorithm
+    names, given = list(how.feature_names or ()), getattr(algorithm, known)
+    exact = given is not None and all(isinstance(each, int) for each in given)
+    named = [names.index(each) for each in given or [] if each in names]
+    places = given if exact else sorted({*how.category_places, *named})
+    return type(algorithm)(**{**algorithm.hyper(), known: places}) if places else algorithm
 
 
 def default_workers() -> int:

@@ -144,35 +144,36 @@ class Model:
         ]
         return "\n".join(lines)
 
-    def score(self, features: Any, labels: Any = None) -> float:
+    def score(self, features: Any, labels: Any = None, *, missing: str | None = None) -> float:
         """How good the model is on these rows, as `Result.score`."""
         with self._told_damage():
-            return score(self, self.treatment, features, labels)
+            return score(self, self.treatment, features, labels, missing)
 
-    def evaluate(self, features: Any, labels: Any = None) -> Evaluation:
+    def evaluate(self, features: Any, labels: Any = None, *, missing: str | None = None) -> Evaluation:
         """The objective and other figures on these rows, as `Result.evaluate`."""
         with self._told_damage():
-            return evaluate(self, self.treatment, features, labels)
+            return evaluate(self, self.treatment, features, labels, missing)
 
-    def predict(self, features: Any) -> Array:
-        """What the model says about rows of a frame, an array or a file; class names where it was trained on names."""
+    def predict(self, features: Any, *, missing: str | None = None) -> Array:
+        """What the model says about rows of a frame, an array or a file; class names where it was trained on names.
+        `missing` as for `Result.predict`."""
         with self._told_damage():
-            return predict(self, self.treatment, features)
+            return predict(self, self.treatment, features, missing)
 
-    def probabilities(self, features: Any) -> Array:
+    def probabilities(self, features: Any, *, missing: str | None = None) -> Array:
         """(rows, classes or clusters), in the order of `class_names`."""
         with self._told_damage():
-            return answer(self, self.treatment, hook(self.algorithm, ModelHooks.probabilities), features)
+            return answer(self, self.treatment, hook(self.algorithm, ModelHooks.probabilities), features, missing)
 
-    def distances(self, features: Any) -> Array:
+    def distances(self, features: Any, *, missing: str | None = None) -> Array:
         """(rows, centroids)."""
         with self._told_damage():
-            return answer(self, self.treatment, hook(self.algorithm, ModelHooks.distances), features)
+            return answer(self, self.treatment, hook(self.algorithm, ModelHooks.distances), features, missing)
 
-    def scores(self, features: Any) -> Array:
+    def scores(self, features: Any, *, missing: str | None = None) -> Array:
         """How well each row fits, as `Result.scores`."""
         with self._told_damage():
-            return answer(self, self.treatment, hook(self.algorithm, ModelHooks.scores), features)
+            return answer(self, self.treatment, hook(self.algorithm, ModelHooks.scores), features, missing)
 
     def _told_damage(self) -> contextlib.AbstractContextManager[None]:
         """Around code of a built-in algorithm: what it cannot compute with is damage."""

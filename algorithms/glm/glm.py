@@ -437,9 +437,10 @@ class GeneralizedLinear(Algorithm):
             gap = max(-self._promise(gradient, at, step, unit) - 0.5 * bent_by, 0.0)
         step *= min(1.0, self.longest_step / max(float(np.linalg.norm(step)), 1e-300))
         promised = self._promise(gradient, at, step, unit)
+        settled = not search.bent or self._as_expected(search, gap, len(sums.curvature) > 1)
         first = min(search.first, value) if search.best >= 1e299 else search.first
         search = search._replace(best=value, first=max(first, value), promised=promised, length=1.0)
-        gap = math.inf if search.bent else gap / self._size(search)
+        gap = gap / self._size(search) if settled else math.inf
         if self.lowest_loss >= 0.0:
             search = search._replace(most=FAR_ABOVE_BEST * self._size(search) * float(sums.mass))
         measurable = -promised > OBJECTIVE_ROUNDING * max(abs(value), 1e-300) and np.isfinite(step).all()
@@ -448,6 +449,13 @@ class GeneralizedLinear(Algorithm):
         if self.guards and not search.guarded and not (measurable and gap > GAP_TO_GUARD):
             return self._to(at, parameter, self._guarded(search))  # where no row has curvature, no step is promised
         return self._to(at + step if measurable else at, parameter, search)
+
+    def _as_expected(self, search: NewtonSearch, gap: float, newton: bool) -> bool:
+        """Did the last step, Newton's and a whole one, leave as little as a constant curvature would? Then what is left
+        is believed although the curvature of some rows has changed: where rows that matter bend, their gradients
+        remain, and distances shrink by factors near 1. Never of losses that are guarded: their curvature jumps."""
+        whole = newton and not (self.l1 or self.guards) and search.length == 1.0 and search.promised < 0.0
+        return whole and gap <= active().glm.left_by_whole_step * -search.promised / 2.0
 
     def _proximal(self, sums: Slopes, at: Array, gradient: Array, ridge: Array, parameter: LinearFit) -> Array:
         """The step to the minimum of the quadratic model with the penalty l1."""

@@ -10,10 +10,10 @@ import pytest
 from flegel.algorithm import Sample
 from flegel.algorithms.glm import glm
 from flegel.algorithms.glm.dense import DenseKernel
-from flegel.algorithms.glm.glm import Derivatives, GeneralizedLinear, LinearFit
+from flegel.algorithms.glm.glm import Derivatives, GeneralizedLinear, LinearFit, NewtonSearch
 from flegel.algorithms.glm.losses import Gamma, Huber, LinearSVM, Poisson
 from flegel.algorithms.glm.places import BEND
-from flegel.configuration.active import DEFAULTS
+from flegel.configuration.active import DEFAULTS, using
 from flegel.core import pytree
 from flegel.core.shard import make_shard
 from flegel.core.stop_flag import new_flag
@@ -179,3 +179,42 @@ def test_a_small_table_starts_without_rows() -> None:
     rows, labels = rows_of(algorithm, 200, 3)
     started = algorithm.initParameter(Sample(rows, labels, 200, 3), np.random.default_rng(0))
     assert not np.asarray(started.weights).any()
+
+
+def passes_until_converged(algorithm: GeneralizedLinear, rows: Any, labels: Any) -> tuple[int, float]:
+    """How many, and the objective then."""
+    theta = first_of(algorithm, Sample(rows, labels, *rows.shape))
+    shard = make_shard(rows, labels, algorithm.initState(*rows.shape, np.random.default_rng(0)), "rows")
+    sums, kernel = algorithm._no_slopes(theta), algorithm.kernel(shard)
+    for passes in range(1, 200):
+        sums = sums._replace(bent=np.zeros_like(sums.bent))
+        kernel(shard, theta, sums, 0, len(rows), 0, new_flag())
+        theta = pytree.read_only(algorithm.updateParameter(sums, theta))
+        if algorithm.optimality(sums, theta) <= algorithm.learning.tolerance:
+            return passes, float(theta.internal_search[2])
+    raise AssertionError("not converged")
+
+
+def test_a_step_that_left_as_little_as_expected_is_not_measured_once_more() -> None:
+    saved = 0
+    for algorithm in MODELS:
+        for points in (150, 400, 1500):
+            rows, labels = rows_of(algorithm, points, 4)
+            with using({"glm.left_by_whole_step": 0.0}):
+                before, least = passes_until_converged(algorithm, rows, labels)
+            passes, value = passes_until_converged(algorithm, rows, labels)
+            assert passes == before if algorithm.guards else passes <= before
+            assert value - least <= 2.0 * algorithm.learning.tolerance * least
+            saved += before - passes
+    assert saved >= 4
+
+
+def test_a_shortened_step_and_one_that_left_more_say_nothing_of_the_distance() -> None:
+    search = NewtonSearch(*np.asarray(first_of(Poisson(), Sample(*rows_of(Poisson(), 50, 2), 50, 2)).internal_search))
+    search = search._replace(promised=-2.0, length=1.0, bent=3.0)
+    assert Poisson()._as_expected(search, 0.009, newton=True)
+    assert not Poisson()._as_expected(search, 0.011, newton=True)
+    assert not Poisson()._as_expected(search, 0.009, newton=False)
+    assert not Poisson()._as_expected(search._replace(length=0.5), 0.009, newton=True)
+    assert not Huber()._as_expected(search, 0.009, newton=True)
+    assert not Poisson(l1=0.1)._as_expected(search, 0.009, newton=True)

@@ -372,7 +372,7 @@ def main(arguments: list[str] | None = None) -> int:
             "seed": given.seed,
             "arguments": {"tables": len(found), "rows": given.rows, "against": given.against},
             "commit": commit(),
-            **machine(),
+            "machine": machine(),
             **summary,
         }
         Path(given.json).write_text(json.dumps(record, indent=1) + "\n")

@@ -209,7 +209,7 @@ class LogisticRegressionSettings:
         Setting(
             "of the objective of weights 0",
             "Distances to the minimum are parts of the objective, or of this where it is smaller: what is left of sums "
-            "that began there is rounding. With 1e-4, a job whose minimum was 0.2 % of it said converged 1.4e-4 above.",
+            "that began there is rounding. With 1e-4, a job whose minimum was far below said converged 1.4e-4 above.",
             1e-15,
             1,
         ),

@@ -10,6 +10,7 @@ from msgspec import Meta
 from flegel.algorithm import Evaluation, Sample
 from flegel.algorithms.estimators import fitted_covariance
 from flegel.algorithms.moments import MomentModel, Moments, centred, moments_of
+from flegel.algorithms.number_range import check_squares
 from flegel.algorithms.rows import row_parts, rows_of
 from flegel.core.pytree import Array
 from flegel.declarations.accepts import Accepts
@@ -67,6 +68,10 @@ class Covariance(MomentModel):
     shrinkage: Annotated[float, Meta(ge=0, le=1, description="with shrink=fixed: the part of the identity")] = 0.1
     centred: Annotated[bool, Meta(description="the rows have the mean 0, which is not subtracted")] = False
 
+    def validate(self, sample: Sample) -> None:
+        super().validate(sample)
+        check_squares(sample, type(self).__name__)
+
     def initParameter(self, sample: Sample, rng: np.random.Generator) -> FittedCovariance:
         self.validate(sample)
         origin = np.zeros(sample.columns) if self.centred else self.origin(sample)
@@ -78,9 +83,10 @@ class Covariance(MomentModel):
     ) -> FourthMoments:
         moments = moments_of(features, None, weights, parameter.internal_origin)
         shifted = features - parameter.internal_origin
-        lengths = np.einsum("it,it->i", shifted, shifted)
-        weighted = lengths if weights is None else weights * lengths
-        return FourthMoments(*moments, float(weighted @ lengths), weighted @ shifted)
+        with np.errstate(over="ignore", invalid="ignore"):  # powers beyond float64 are refused by `updateParameter`
+            lengths = np.einsum("it,it->i", shifted, shifted)
+            weighted = lengths if weights is None else weights * lengths
+            return FourthMoments(*moments, float(weighted @ lengths), weighted @ shifted)
 
     def updateParameter(self, aggregator: FourthMoments, oldParameter: FittedCovariance) -> FittedCovariance:
         origin, mass = oldParameter.internal_origin, max(float(aggregator.mass), 1e-300)

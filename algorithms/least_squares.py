@@ -15,10 +15,12 @@ from msgspec import Meta
 from flegel.algorithm import Evaluation, Sample
 from flegel.algorithms.class_labels import refuse_words
 from flegel.algorithms.estimators import fitted_linear
-from flegel.algorithms.moments import MomentModel, Moments, centred
+from flegel.algorithms.moments import MomentModel, Moments, centred, moments_of
+from flegel.algorithms.number_range import check_squares, units_of
 from flegel.algorithms.rows import times
 from flegel.core.entry_point import EntryPoint
 from flegel.core.pytree import Array
+from flegel.core.shard import Sparse
 from flegel.declarations.accepts import Accepts
 from flegel.declarations.learning import Learning
 from flegel.declarations.placement import ParameterPlacement
@@ -47,8 +49,10 @@ class Regression(NamedTuple):
     mass: Any
     mean: Array
     scatter: Array
-    """Σ (z − mean)·(z − mean)ᵀ of z = (row, targets)."""
+    """Σ (z − mean)·(z − mean)ᵀ of z = (row, targets), in the units of `internal_unit`."""
     internal_origin: Array
+    internal_unit: Array
+    """By column and target: 1, but for columns whose squares float64 cannot hold."""
 
 
 class Penalties(NamedTuple):
@@ -56,6 +60,11 @@ class Penalties(NamedTuple):
 
     l1: float
     l2: float
+
+    def of(self, weights: Array) -> float:
+        """Squares of weights of columns that are next to 0 may be infinite: without l2 they do not count."""
+        absolute = self.l1 * float(np.abs(weights).sum()) if self.l1 else 0.0
+        return absolute + (0.5 * self.l2 * float((weights**2).sum()) if self.l2 else 0.0)
 
 
 class LinearRegression(MomentModel):
@@ -68,12 +77,14 @@ class LinearRegression(MomentModel):
     learning = Learning(
         trivial="the mean label",
         averaged=True,
-        auxiliary=("gap", "sweeps", "mass", "mean", "scatter", "internal_origin"),
+        auxiliary=("gap", "sweeps", "mass", "mean", "scatter", "internal_origin", "internal_unit"),
     )
     placement = ParameterPlacement(
         unsharded="all pairs of columns are solved at once",
         unsent=("weights", "bias", "gap", "sweeps", "mass", "mean", "scatter"),
     )
+    absolute = False
+    """Absolute penalties, which know no units of columns."""
 
     intercept: Annotated[bool, Meta(description="fit a bias besides the weights")] = True
     positive: Annotated[bool, Meta(description="weights are not below 0")] = False
@@ -88,17 +99,38 @@ class LinearRegression(MomentModel):
     def validate(self, sample: Sample) -> None:
         super().validate(sample)
         refuse_words(sample, type(self).__name__)
+        if not self._has_units:
+            check_squares(sample, type(self).__name__, every=True, small=not self.absolute)
+
+    @property
+    def _has_units(self) -> bool:
+        return not self.absolute and not self.positive
 
     def initParameter(self, sample: Sample, rng: np.random.Generator) -> Regression:
         self.validate(sample)
         origin, targets = self.origin(sample), self.targets or 1
-        columns = len(origin) - targets
+        columns, unit = len(origin) - targets, np.ones(len(origin))
+        if self._has_units:
+            small = not self.penalties(1.0).l2  # with a penalty their weights are 0
+            unit[:columns] = units_of(sample, origin[: sample.columns], small)[:columns]
         zeros, whole = np.zeros(targets), np.zeros((len(origin), len(origin)))
-        return Regression(np.zeros((targets, columns)), zeros, zeros, zeros, 0.0, origin, whole, origin)
+        return Regression(np.zeros((targets, columns)), zeros, zeros, zeros, 0.0, origin, whole, origin, unit)
+
+    def contributions(self, features: Any, labels: Array, weights: Array | None, parameter: Regression) -> Any:
+        if (parameter.internal_unit == 1.0).all():
+            return super().contributions(features, labels, weights, parameter)
+        unit = parameter.internal_unit[: features.columns if isinstance(features, Sparse) else features.shape[1]]
+        if isinstance(features, Sparse):
+            features = features._replace(values=features.values / unit[features.indices])
+        else:
+            features = features / unit
+        origin = parameter.internal_origin / parameter.internal_unit
+        return moments_of(features, labels if self.accepts.supervised else None, weights, origin)
 
     def updateParameter(self, aggregator: Moments, oldParameter: Regression) -> Regression:
-        mean, scatter = centred(aggregator, oldParameter.internal_origin)
-        known = oldParameter._replace(mass=float(aggregator.mass), mean=mean, scatter=scatter)
+        unit = oldParameter.internal_unit
+        mean, scatter = centred(aggregator, oldParameter.internal_origin / unit)
+        known = oldParameter._replace(mass=float(aggregator.mass), mean=mean * unit, scatter=scatter)
         return self.solved(known, self.penalties(float(aggregator.mass)), oldParameter.weights)
 
     def penalties(self, mass: float) -> Penalties:
@@ -109,7 +141,7 @@ class LinearRegression(MomentModel):
         gram, cross, power = normal_equations(known, len(start), self.intercept)
         weights, gaps, sweeps = np.array(start, np.float64), np.zeros(len(start)), np.zeros(len(start))
         if not penalties.l1 and not self.positive:
-            weights = exact(gram + penalties.l2 * np.eye(len(gram)), cross)
+            weights = exact(gram + ridge(known, penalties, len(gram)), cross) / known.internal_unit[: len(gram)]
         else:
             for k in range(len(start)):
                 goal, row = self.tolerance * max(float(power[k]), 1e-300), np.ascontiguousarray(weights[k])
@@ -128,14 +160,13 @@ class LinearRegression(MomentModel):
         return found[1:]
 
     def objective(self, aggregator: Moments, parameter: Regression) -> float:
-        w, (l1, l2) = parameter.weights, self.penalties(float(aggregator.mass))
         error = float(self._squared_errors(parameter).sum())
-        return max(0.5 * error, 0.0) + float(l1 * np.abs(w).sum() + 0.5 * l2 * (w**2).sum())
+        return max(0.5 * error, 0.0) + self.penalties(float(aggregator.mass)).of(parameter.weights)
 
     def _squared_errors(self, parameter: Regression) -> Array:
         """The mean squared error of each target over all rows, from the moments; rounding may take it below 0."""
-        w = parameter.weights
-        gram, cross, power = normal_equations(parameter, len(w), self.intercept)
+        gram, cross, power = normal_equations(parameter, len(parameter.weights), self.intercept)
+        w = parameter.weights * parameter.internal_unit[: len(gram)]
         return np.asarray(power - 2.0 * (w * cross).sum(axis=1) + ((w @ gram) * w).sum(axis=1))
 
     def baseline(self, aggregator: Moments, parameter: Regression) -> float:
@@ -150,7 +181,7 @@ class LinearRegression(MomentModel):
         gram, _, power = normal_equations(parameter, len(parameter.weights), self.intercept)
         penalties = self.penalties(float(parameter.mass))
         if not penalties.l1 and not self.positive:
-            return [LOST_DIGITS] if has_lost_digits(gram + penalties.l2 * np.eye(len(gram))) else []
+            return [LOST_DIGITS] if has_lost_digits(gram + ridge(parameter, penalties, len(gram))) else []
         reached = parameter.gap <= self.tolerance * np.maximum(power, 1e-300)
         if reached.all() or parameter.sweeps.max() < self.sweeps:
             return []
@@ -166,10 +197,9 @@ class LinearRegression(MomentModel):
         if labels is None and not self.targets:
             return None
         labels, found = self._told_and_found(features, labels, parameter)
-        l1, l2 = self.penalties(float(parameter.mass))
-        w, squares = parameter.weights, ((labels - found) ** 2).mean(axis=0) if len(labels) else np.zeros(1)
+        squares = ((labels - found) ** 2).mean(axis=0) if len(labels) else np.zeros(1)
         spread = labels.var(axis=0) if len(labels) else np.zeros(1)
-        penalty = float(l1 * np.abs(w).sum() + 0.5 * l2 * (w**2).sum())
+        penalty = self.penalties(float(parameter.mass)).of(parameter.weights)
         mse = float(squares.sum())
         return Evaluation(0.5 * mse + penalty, {"mse": mse, "r2": _explained(squares, spread)})
 
@@ -205,6 +235,8 @@ class Ridge(LinearRegression):
 class ElasticNet(LinearRegression):
     """Least squares with alpha·(l1_ratio·‖w‖₁ + ½·(1 − l1_ratio)·‖w‖²) on half the mean squared error."""
 
+    absolute = True
+
     alpha: Annotated[float, Meta(ge=0, description="strength of the penalty")] = 1.0
     l1_ratio: Annotated[float, Meta(ge=0, le=1, description="part of it that is absolute")] = 0.5
 
@@ -224,13 +256,21 @@ def _explained(squares: Array, spread: Array) -> float:
 
 
 def normal_equations(known: Regression, targets: int, intercept: bool) -> tuple[Array, Array, Array]:
-    """A, b of each target, and the mean of its squares, of the columns less their means where there is an intercept."""
+    """A, b of each target, and the mean of its squares, of the columns less their means where there is an intercept; in
+    the units of columns."""
     whole = np.asarray(known.scatter) / max(float(known.mass), 1e-300)
     if not intercept:
-        whole = whole + np.outer(known.mean, known.mean)
+        mean = known.mean / known.internal_unit
+        whole = whole + np.outer(mean, mean)
     columns = len(whole) - targets
     power = np.diagonal(whole)[columns:].copy()
     return np.ascontiguousarray(whole[:columns, :columns]), whole[columns:, :columns].copy(), power
+
+
+def ridge(known: Regression, penalties: Penalties, columns: int) -> Array:
+    """What the squared penalty adds to A."""
+    unit = known.internal_unit[:columns]
+    return np.diag(penalties.l2 / unit / unit)
 
 
 def has_lost_digits(matrix: Array) -> bool:

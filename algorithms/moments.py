@@ -87,11 +87,12 @@ def moments_of(features: Any, labels: Array | None, weights: Array | None, origi
     np.subtract(features, origin[:columns], out=shifted[:, :columns])
     if labels is not None:
         np.subtract(labels, origin[columns], out=shifted[:, columns])
-    if weights is None:
-        return Moments(float(count), np.ones(count) @ shifted, shifted.T @ shifted)
-    sums = weights @ shifted
-    shifted *= np.sqrt(weights)[:, None]
-    return Moments(float(weights.sum()), sums, shifted.T @ shifted)
+    with np.errstate(over="ignore", invalid="ignore"):  # `centred` refuses squares beyond float64
+        if weights is None:
+            return Moments(float(count), np.ones(count) @ shifted, shifted.T @ shifted)
+        sums = weights @ shifted
+        shifted *= np.sqrt(weights)[:, None]
+        return Moments(float(weights.sum()), sums, shifted.T @ shifted)
 
 
 def _of_sparse(rows: Sparse, labels: Array | None, weights: Array, origin: Array) -> Moments:

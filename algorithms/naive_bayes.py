@@ -11,6 +11,7 @@ from flegel.algorithm import Algorithm, Evaluation, Sample
 from flegel.algorithms.class_labels import MOST_LOSS, class_numbers, label_values, whole_numbers
 from flegel.algorithms.estimators import fitted_naive_bayes
 from flegel.algorithms.moments import mean_of_sample
+from flegel.algorithms.number_range import check_squares
 from flegel.algorithms.rows import row_parts, rows_of, times
 from flegel.core.pytree import Array
 from flegel.core.shard import Sparse
@@ -165,6 +166,9 @@ class GaussianNB(NaiveBayes):
     _squares = True
 
     smoothing: Annotated[float, Meta(ge=0, description="part of the largest variance that is added to all")] = 1e-9
+
+    def validate(self, sample: Sample) -> None:
+        check_squares(sample, type(self).__name__)
 
     def fitted(self, sums: ClassSums, parameter: Likelihoods) -> tuple[Array, Array]:
         counts = np.maximum(sums.counts, 1e-300)[:, None]

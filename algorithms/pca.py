@@ -10,6 +10,7 @@ from msgspec import Meta
 from flegel.algorithm import Evaluation, Sample
 from flegel.algorithms.estimators import fitted_components
 from flegel.algorithms.moments import MomentModel, Moments, centred
+from flegel.algorithms.number_range import check_squares
 from flegel.algorithms.rows import row_parts, rows_of, times
 from flegel.core.pytree import Array
 from flegel.core.shard import Sparse
@@ -55,6 +56,7 @@ class PCA(MomentModel):
 
     def validate(self, sample: Sample) -> None:
         super().validate(sample)
+        check_squares(sample, type(self).__name__)
         if self.k > sample.columns:
             raise UsageError(f"{type(self).__name__}: k={self.k} is more than the {sample.columns} columns.")
 

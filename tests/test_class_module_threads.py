@@ -26,7 +26,7 @@ def test_no_thread_sees_a_module_that_another_has_half_made() -> None:
     found: list[bool] = []
 
     def load() -> None:
-        begun.wait(60)
+        begun.wait(600)
         found.append(hasattr(load_module(source, Consent.PRESENT), "last"))
         seen.set()
 
@@ -34,7 +34,7 @@ def test_no_thread_sees_a_module_that_another_has_half_made() -> None:
     other.start()
     try:
         load_module(source, Consent.PRESENT)
-        other.join(60)
+        other.join(600)
     finally:
         del sys.modules["meeting_of_threads"]
     assert found == [True]
@@ -62,6 +62,6 @@ def test_compiled_code_is_imported_whole_before_another_thread_uses_it(
     monkeypatch.setattr(compiler, "code_folder", lambda: tmp_path)
     monkeypatch.delitem(sys.modules, "flegel_block_half", raising=False)
     assert _found() == "whole"
-    second.join(60.0)
+    second.join(600.0)
     assert found == ["whole"]
     del sys.modules["flegel_block_half"]

@@ -35,10 +35,10 @@ def test_a_phase_that_lasts_is_told_once() -> None:
     stream = Stream()
     with PhaseLine(stream, "points.csv", after=0.0) as line:
         line.begin("reading")
-        assert stream.written.wait(60)
+        assert stream.written.wait(600)
         stream.written.clear()
         line.begin("compiling")
-        assert stream.written.wait(60)
+        assert stream.written.wait(600)
     assert stream.getvalue().splitlines()[0] == "reading points.csv …"
     assert "5 to 30 s of an idle processor" in stream.getvalue() and len(stream.getvalue().splitlines()) == 2
 
@@ -67,7 +67,7 @@ def test_on_a_terminal_the_line_goes_before_others_are_written() -> None:
     stream = Stream(terminal=True)
     with PhaseLine(stream, after=0.0) as line:
         line.begin("loading")
-        assert stream.written.wait(60)
+        assert stream.written.wait(600)
         line.see(RemarkMade("a remark"))
         print("a remark", file=stream)
     assert stream.getvalue().endswith("\r\x1b[Ka remark\n")

@@ -85,6 +85,16 @@ class MembershipChange(NamedTuple):
     y: Array
 
 
+class FuzzyStart(NamedTuple):
+    """Where a start stands."""
+
+    centres: Array
+    value: float
+    """The objective before the last pass."""
+    masses: Array
+    """Σ w of each cluster in that pass."""
+
+
 class FCM(Algorithm):
     """Partition points into k fuzzy clusters.
 
@@ -137,15 +147,15 @@ class FCM(Algorithm):
             if self.k > len(y):
                 raise UsageError(f"FCM: k={self.k} is more than the {len(y)} points drawn; lower k.")
             of = prepared(y)
-            trials = [self._alternate(of, given, begun) for begun in self._begun(of, given, rng)]
-            centres = min(trials, key=lambda trial: trial[1])[0]
+            best = min((self._trial(of, given, begun) for begun in self._begun(of, given, rng)), key=_value_of)
             passes = polishing_passes(y.size * self.k)
-            centres = self._alternate(of, given, centres, passes, rules.fcm_start_ends_below_gain)[0]
+            best = self.alternated(of, given, best, passes, rules.fcm_start_ends_below_gain)
+            centres, masses = best.centres, best.masses
         else:
             centres = (start_rows(rows, self.k, self.init, sample.columns, rng, "FCM", mass) - origin) / unit
-        shares = own @ self._memberships(y, centres)[0] ** self.m / own.sum()
+            masses = own @ self._memberships(y, centres)[0] ** self.m
         about = coverage(sample.mass, float(own.sum()), isinstance(self.init, str) and self.init == KMEANS_PLUS_PLUS)
-        return Prototypes(origin + centres * unit, origin, unit, shares, about)
+        return Prototypes(origin + centres * unit, origin, unit, masses / own.sum(), about)
 
     def _begun(self, of: PreparedRows, own: Array | None, rng: np.random.Generator) -> list[Array]:
         """Centres of k-means on these rows, from several starts; one of those that lead to the same clusters."""
@@ -155,35 +165,38 @@ class FCM(Algorithm):
             found = [start.centres for start in several_lloyd(of, self.k, [rng] * self.n_init, own)]
         return [found[number] for number in different_clusters(nearest_centre(of.rows, centres) for centres in found)]
 
-    def _alternate(
-        self,
-        of: PreparedRows,
-        own: Array | None,
-        centres: Array,
-        passes: int | None = None,
-        rests: float | None = None,
-    ) -> tuple[Array, float]:
-        """A few passes over these rows, as many as a trial has where nothing is said: centres, and the objective before
-        the last of them."""
-        rules = active().starts
-        passes = rules.fcm_trial_passes if passes is None else passes
-        rests = rules.fcm_trial_ends_below_gain if rests is None else rests
-        near, value = 2.0 * TOUCHING * of.columns[-2], np.inf
+    def _trial(self, of: PreparedRows, own: Array | None, centres: Array) -> FuzzyStart:
+        """A start, after a few passes over these rows."""
+        begun, rules = FuzzyStart(centres, np.inf, np.zeros(self.k)), active().starts
+        return self.alternated(of, own, begun, rules.fcm_trial_passes, rules.fcm_trial_ends_below_gain)
+
+    def alternated(
+        self, of: PreparedRows, own: Array | None, trial: FuzzyStart, passes: int, rests: float
+    ) -> FuzzyStart:
+        """This trial after more passes over these rows: until one gains less than `rests`, at most so many.
+
+        A step to the weighted means that goes on in the direction of the last one is lengthened
+        (`starts.fcm_start_step`): the objective for given weights is a parabola about these means, so it falls with any
+        step of less than twice the way.
+        """
+        near = np.maximum(2.0 * TOUCHING * of.columns[-2], NEAR)
+        nearest, lengthened = float(near.max()), active().starts.fcm_start_step
+        (centres, _, masses), value, last = trial, np.inf, np.zeros_like(trial.centres)
         for _ in range(passes):
-            squared = squared_distances(of, centres)
-            if (touching := squared < near).any():
-                j, i = np.nonzero(touching)
-                squared[j, i] = squared_lengths(of.rows[i] - centres[j])
-            weights = _shares(squared, self.m, axis=0) ** self.m
-            if own is not None:
-                weights *= own
-            before, value = value, float(np.vdot(weights, squared))
+            weights = squared_distances(of, centres)
+            if float(weights.min()) < nearest:
+                j, i = np.nonzero(weights < near)
+                weights[j, i] = np.maximum(squared_lengths(of.rows[i] - centres[j]), NEAR)
+            before, value = value, _into_weights(weights, self.m, own)
             sums = weights @ of.columns.T
-            mass = sums[:, -1:]
-            centres = np.where(mass > 0, sums[:, :-2] / np.maximum(mass, 1e-300), centres)
+            masses = sums[:, -1]
+            safe = np.maximum(masses, 1e-300)[:, None]
+            away = np.where(safe > 1e-300, sums[:, :-2] / safe - centres, 0.0)
+            centres = centres + (lengthened if float(np.vdot(away, last)) > 0.0 else 1.0) * away
+            last = away
             if before - value <= rests * value:
                 break
-        return centres, value
+        return FuzzyStart(centres, value, masses)
 
     def _memberships(self, y: Array, centres: Array) -> tuple[Array, Array]:
         """u of each row and cluster, and its squared distances, in units of `unit`."""
@@ -326,6 +339,28 @@ class FCM(Algorithm):
         value = float((memberships**self.m * distances).sum() * parameter.unit[0] ** 2)
         certainty = float((memberships**2).sum(axis=1).mean())
         return Evaluation(value, {"partition_coefficient": certainty})
+
+
+def _value_of(trial: FuzzyStart) -> float:
+    return trial.value
+
+
+def _into_weights(squared: Array, m: float, own: Array | None) -> float:
+    """u^m, times what rows weigh, in place of squared distances (clusters, rows), all above 0; returns the objective.
+    For m = 2 it is Σ 1 / Σ_j (1 / d²), in a third of the operations."""
+    if m == 2.0:
+        np.reciprocal(squared, out=squared)
+        share = 1.0 / squared.sum(axis=0)
+        value = float(share.sum() if own is None else own @ share)
+        squared *= share
+        squared *= squared
+    else:
+        weights = _shares(squared, m, axis=0) ** m
+        value = float(np.vdot(weights if own is None else weights * own, squared))
+        squared[:] = weights
+    if own is not None:
+        squared *= own
+    return value
 
 
 def _shares(squared: Array, m: float, axis: int) -> Array:

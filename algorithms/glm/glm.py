@@ -21,6 +21,7 @@ from flegel.algorithms.glm.rows import GlmRows, rows_for_glm
 from flegel.algorithms.least_squares import exact
 from flegel.algorithms.lr.search import Solver, pairs_of, quasi_newton, with_pair
 from flegel.algorithms.moments import mean_of_sample, shares_of
+from flegel.algorithms.number_range import USUAL, largest_numbers
 from flegel.algorithms.rows import row_parts, rows_of, times
 from flegel.configuration.active import active
 from flegel.core.entry_point import EntryPoint
@@ -51,6 +52,8 @@ GAP_TO_GUARD = 1e-5
 OBJECTIVE_ROUNDING = 1e-14
 """A promised decrease below this part of the objective cannot be measured."""
 
+MOST_RIDGE = 1e100
+"""What a penalty adds in the unit of a column next to 0: with more its weight is as good as 0."""
 LEAST_BEND = 1e-12
 """Of the largest second derivative: weights without any go to 0 by the penalty l1."""
 _PROXIMAL_STEP = EntryPoint("flegel.algorithms.coordinate_descent", "proximal_step")
@@ -237,7 +240,7 @@ class GeneralizedLinear(Algorithm):
         shift = mean_of_sample(sample) if self.intercept and not sparse else np.zeros(columns)
         unit = column_units(sample, shift)
         free = np.ones(columns + 1 + self.shapes)
-        free[columns] = float(self.intercept)
+        free[:columns], free[columns] = np.isfinite(self._ridge(unit)), float(self.intercept)
         bias, shape = self.start(np.asarray(sample.labels, np.float64), shares_of(sample), self._offsets(sample))
         at = np.concatenate([np.zeros(columns), [bias if self.intercept else 0.0], shape])
         if self.offset:
@@ -399,7 +402,7 @@ class GeneralizedLinear(Algorithm):
     def _accepted(self, sums: Slopes, parameter: LinearFit, search: NewtonSearch, at: Array, value: float) -> LinearFit:
         """The best θ so far; the next step begins here."""
         columns, (_, unit, free) = len(parameter.weights), parameter.internal_metric
-        ridge = np.append(self.l2 / unit[:columns] ** 2, np.zeros(1 + self.shapes))
+        ridge = np.append(np.nan_to_num(self._ridge(unit[:columns]), posinf=0.0), np.zeros(1 + self.shapes))
         gradient = free * (sums.gradient / sums.mass + ridge * at)
         pairs = parameter.internal_pairs
         diagonal = np.diagonal(sums.curvature) if len(sums.curvature) > 1 else sums.curvature[0]
@@ -482,7 +485,14 @@ class GeneralizedLinear(Algorithm):
 
     def penalty(self, weights: Array) -> float:
         free = weights[:-1] if self.offset else weights
-        return float(0.5 * self.l2 * (free @ free) + self.l1 * np.abs(free).sum())
+        squares = 0.5 * self.l2 * float(free @ free) if self.l2 else 0.0  # of columns next to 0 they are infinite
+        return squares + (self.l1 * float(np.abs(free).sum()) if self.l1 else 0.0)
+
+    def _ridge(self, unit: Array) -> Array:
+        """What l2 adds to second derivatives in these units of columns; infinite where it holds weights at 0."""
+        with np.errstate(over="ignore"):
+            ridge = self.l2 / unit / unit
+        return np.where(ridge < MOST_RIDGE, ridge, np.inf)
 
     def objective(self, aggregator: Slopes, parameter: LinearFit) -> float | None:
         best = float(parameter.internal_search[2])
@@ -556,14 +566,24 @@ def outdated(found: list[Array], before: Array) -> Array:
 
 def column_units(sample: Sample, shift: Array) -> Array:
     """Root mean squares of columns less their shift, in a sample; 1 where these are 0."""
-    share, squares = shares_of(sample), np.zeros(sample.columns)
-    if isinstance(sample.features, Sparse):
-        rows = sample.features
-        owner = np.repeat(np.arange(len(share)), np.diff(rows.indptr))
-        terms = share[owner] * np.asarray(rows.values, np.float64) ** 2
-        squares += np.bincount(rows.indices, terms, minlength=len(squares))
-    else:
-        for first, end, part in row_parts(sample.features, sample.columns):
-            squares += share[first:end] @ (np.asarray(part, np.float64) - shift) ** 2
-    size = np.sqrt(squares)
+    size = np.sqrt(_mean_squares(sample, shift, np.ones(sample.columns)))
+    odd = ~((size > 1.0 / USUAL) & (size < USUAL))
+    if odd.any():  # squares float64 cannot hold: in parts of the largest number
+        largest = largest_numbers(sample, shift)
+        parts = np.where(odd & (largest > 0.0), largest, 1.0)
+        size = parts * np.sqrt(_mean_squares(sample, shift, parts))
     return np.where(size > 1e-12 * np.maximum(np.abs(shift), 1e-300), size, 1.0)
+
+
+def _mean_squares(sample: Sample, shift: Array, unit: Array) -> Array:
+    """Of columns less their shift, in these units."""
+    share, squares = shares_of(sample), np.zeros(sample.columns)
+    with np.errstate(over="ignore"):
+        if isinstance(sample.features, Sparse):
+            rows = sample.features
+            owner = np.repeat(np.arange(len(share)), np.diff(rows.indptr))
+            terms = share[owner] * (np.asarray(rows.values, np.float64) / unit[rows.indices]) ** 2
+            return np.bincount(rows.indices, terms, minlength=len(squares))
+        for first, end, part in row_parts(sample.features, sample.columns):
+            squares += share[first:end] @ ((np.asarray(part, np.float64) - shift) / unit) ** 2
+    return squares

@@ -32,6 +32,7 @@ from flegel.algorithms.gmm.shapes import (
 )
 from flegel.algorithms.kmeans.shapes import starts_on_a_sample
 from flegel.algorithms.kmeans.wide_start import start_of
+from flegel.algorithms.number_range import check_squares
 from flegel.algorithms.seeding import (
     ALSO_CALLED_K,
     KMEANS_PLUS_PLUS,
@@ -458,6 +459,7 @@ class GMM(Algorithm):
     def validate(self, sample: Sample) -> None:
         if self.k > sample.points:
             raise UsageError(f"GMM: k={self.k} is more than the number of points, {sample.points}")
+        check_squares(sample, "GMM")
 
     def warnings(self, aggregator: MixtureMoments, parameter: Mixture) -> list[str]:
         """Components that lost their points or have no variance, and columns whose outliers hide the variance of the

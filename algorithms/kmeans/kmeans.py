@@ -40,6 +40,7 @@ from flegel.algorithms.kmeans.swaps import swapped
 from flegel.algorithms.kmeans.trial_start import best_start, drawn_by_scatter, rows_by_scatter
 from flegel.algorithms.kmeans.wide import WideKernel
 from flegel.algorithms.kmeans.wide_start import follow, start_of
+from flegel.algorithms.number_range import LEAST_SQUARED
 from flegel.algorithms.rows import rows_of
 from flegel.algorithms.seeding import (
     ALSO_CALLED_K,
@@ -472,6 +473,11 @@ class KMeans(Algorithm):
             raise UsageError(
                 f"KMeans: with numbers as large as {largest:.2g} the sum of squared distances is beyond float64, which "
                 "ends at 1.8e+308; divide the rows by a power of ten, or scale the columns (scale: standard)."
+            )
+        if 0.0 < largest < LEAST_SQUARED:
+            raise UsageError(
+                f"KMeans: with no number above {largest:.2g} squared distances are 0 in float64; multiply the rows by "
+                "a power of ten, or scale the columns (scale: standard)."
             )
 
     def description(self, aggregator: KMeansSums, parameter: Centroids) -> list[str]:

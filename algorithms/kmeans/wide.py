@@ -22,7 +22,7 @@ from flegel.algorithms.simd.registers import FLOAT32_ROUNDING, REGISTERS, regist
 from flegel.configuration.active import active
 from flegel.configuration.kmeans import KMeansSettings
 from flegel.core.entry_point import EntryPoint
-from flegel.core.pytree import Array, protected
+from flegel.core.pytree import Array, given, protected
 from flegel.core.shard import TILE, Shard
 
 DIRECTIONS = (15, 31, 47, 63, 95)  # that are tried: one less than a multiple of STEP, for the length of the rest
@@ -174,7 +174,7 @@ class WideKernel:
         """Call the compiled code, for points whose short rows are there."""
         assert self._place is not None and self._theta is not None
         (rows, held, first), origin = self._place, np.asarray(parameter.origin)
-        shift = origin if self._direct else np.zeros(held.short.shape[1])
+        shift = origin if self._direct else given(np.zeros(held.short.shape[1]))  # of one type: θ refuses writes
         places = (protected(held.short), first, shift, held.bounds, self._theta.packed, NUMBER, origin)
         train = _entry("build", *wide_shape())
         return int(train(rows, shard.state, shard.weights, *places, aggregator, clusters, start, end, flag))

@@ -69,6 +69,7 @@ from flegel.algorithms.lr.search import (
     with_pair,
 )
 from flegel.algorithms.lr.shapes import kernel_choice, served_by
+from flegel.algorithms.number_range import check_squares
 from flegel.algorithms.rows import add_scaled, dot
 from flegel.configuration.active import active
 from flegel.core.pytree import Array, given
@@ -170,6 +171,8 @@ class LR(Algorithm):
         """Find the classes among the labels where the user did not name them, replace words by their numbers, and
         refuse labels, weights of classes and penalties that cannot be trained."""
         found = label_values(sample, "LR")
+        if not (self.l2 or self.l1):  # with a penalty, weights of columns next to 0 are 0
+            check_squares(sample, "LR", large=False)
         self._words = sample.class_names
         if self.classes is None:
             reject_regression_targets(found, self._words)
@@ -586,13 +589,14 @@ class LR(Algorithm):
             gap = max(free / 2.0, search.gains.with_step(brought).remaining)
         else:
             gap = NOT_YET
-        gap /= max(value, 1e-4 * start)
+        counted = max(value, active().lr.least_objective * start)
+        gap /= counted
         doubt = 0.0 if exact else max(min(gap, 1.0), search.doubt / (4.0 if curvature.full else 2.0))
         rules = active().lr  # one small step says little where the curvature is an estimate
         gap = max(gap, doubt) * (1.0 if exact else rules.estimated_gap if newton else rules.estimated_gap_by_pairs)
         gap *= active().lr.long_rows_gap if search.longest else 1.0
         if gap <= self.learning.tolerance and not newton and not penalty.l1:
-            gap = max(gap, curvature.gap_by_flattest(gradient, pairs) / max(value, 1e-4 * start))
+            gap = max(gap, curvature.gap_by_flattest(gradient, pairs) / counted)
         if search.wary or (not exact and damping > active().lr.most_damping * 1e-6):
             gap = NOT_YET  # the curvature is an upper bound, so the gap would be too small
         return gap, doubt
@@ -605,7 +609,7 @@ class LR(Algorithm):
             return value / start  # the minimum is 0
         if self.l1:
             return NOT_YET
-        bound = curvature.bound_of_gap(gradient, self._penalty) / max(value, 1e-4 * start)
+        bound = curvature.bound_of_gap(gradient, self._penalty) / max(value, active().lr.least_objective * start)
         return max(bound, 1e-2 * self.learning.tolerance)  # who asks for more digits also wants those of weights
 
     def _with_bent(self, search: StepSearch, parameter: Linear, curvature: Curvature, gap: float) -> StepSearch:

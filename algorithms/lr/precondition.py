@@ -29,6 +29,8 @@ from flegel.core.entry_point import EntryPoint
 from flegel.core.pytree import Array
 from flegel.core.shard import Sparse
 
+LARGEST_VARIANCE = 1e280
+"""Of a column whose squares are beyond float64."""
 _ADD_TRANSPOSED = EntryPoint("flegel.algorithms.sparse_products", "add_transposed")
 
 
@@ -191,13 +193,15 @@ def _dense_moments(rows: Array) -> tuple[Array, Array]:
     rules = active().lr
     about = np.asarray(rows[: rules.moment_rows], dtype=np.float64).mean(axis=0)
     sums, squares = np.zeros_like(about), np.zeros_like(about)
-    for at in range(0, len(rows), rules.moment_rows):
-        away = rows[at : at + rules.moment_rows] - about
-        sums += np.ones(len(away)) @ away
-        away *= away
-        squares += np.ones(len(away)) @ away
-    mean = sums / max(len(rows), 1)
-    return about + mean, np.maximum(squares / max(len(rows), 1) - mean**2, 0.0)
+    with np.errstate(over="ignore", invalid="ignore"):  # numbers above 1e154: units are bounded below that
+        for at in range(0, len(rows), rules.moment_rows):
+            away = rows[at : at + rules.moment_rows] - about
+            sums += np.ones(len(away)) @ away
+            away *= away
+            squares += np.ones(len(away)) @ away
+        mean = sums / max(len(rows), 1)
+        variance = squares / max(len(rows), 1) - mean**2
+    return about + mean, np.nan_to_num(np.maximum(variance, 0.0), nan=LARGEST_VARIANCE, posinf=LARGEST_VARIANCE)
 
 
 def _product(features: Any, mean: Array, deviation: Array, curvature: float, shrink: float, l2: float) -> Any:

@@ -20,6 +20,7 @@ from flegel.datasets.rows.arrays import as_matrix, wanted_dtype
 from flegel.datasets.rows.file_signature import check_unchanged, signature
 from flegel.datasets.rows.memory import available
 from flegel.datasets.rows.source import Chunk, Description, Stream
+from flegel.datasets.rows.sparse_arrays import checked_csr
 from flegel.errors import DataError, UsageError, in_words
 from flegel.loading.array_files import check_zip_member
 from flegel.loading.damage import damage_as
@@ -137,23 +138,22 @@ class NpzStream(Stream):
         """Find out which arrays hold the features and the labels, by their usual names unless they are given."""
         self.path, self.label, self.origin = path, label, str(path)
         members = self.read(None)
+        if {"format", "shape", "data"} <= set(members) and self.read("format").tolist() not in (b"csr", "csr"):
+            raise DataError(f"{path} holds a sparse matrix that is not CSR; save matrix.tocsr() instead.")
         self.sparse = {"indptr", "indices", "data", "shape"} <= set(members)
+        self.labels_name = label if isinstance(label, str) else None
         if self.sparse:
-            if "format" in members and self.read("format").item() not in (b"csr", "csr"):
-                raise DataError(f"{path} holds a sparse matrix that is not CSR; save matrix.tocsr() instead.")
-            self.features_name, self.labels_name = "data", label if isinstance(label, str) else None
+            self.features_name = "data"
         else:
-            self.features_name = next((n for n in _FEATURE_NAMES if n in members), members[0] if members else "")
-            self.labels_name = label if isinstance(label, str) else None
+            self.features_name = self._features_among(members)
             if label is None:
                 self.labels_name = next((n for n in _LABEL_NAMES if n in members and n != self.features_name), None)
-        for name in (self.features_name, self.labels_name):
-            if name is not None and name not in members:
-                raise DataError(f"{path} has no array {name!r}; it has: {', '.join(members) or 'none'}.")
+        if self.labels_name is not None and self.labels_name not in members:
+            raise DataError(f"{path} has no array {self.labels_name!r}; it has: {', '.join(members)}.")
         array = self.read(self.features_name)
         if not self.sparse:
             array = as_matrix(array, f"{path} ({self.features_name})")
-        self.columns = int(self.read("shape")[1]) if self.sparse else array.shape[1]
+        self.columns = self._matrix().columns if self.sparse else array.shape[1]
         self.dtype = wanted_dtype(array.dtype, dtype)
         if isinstance(label, int):
             raise UsageError(f"{path}: give the name of the array with the labels as {option('label')}, not a number.")
@@ -168,6 +168,19 @@ class NpzStream(Stream):
                 raise DataError(
                     f"{path} has {rows} rows but labels of the shape {labels.shape}; save one label per row."
                 )
+
+    def _features_among(self, members: list[str]) -> str:
+        """The array with the rows: by its usual name, or the only one that is no label."""
+        usual = next((name for name in _FEATURE_NAMES if name in members), None)
+        others = [name for name in members if name != self.labels_name and name not in _LABEL_NAMES]
+        if usual is None and len(others) != 1:
+            has = f"the arrays {', '.join(members)}, and none has a usual name" if members else "no arrays"
+            raise DataError(f"{self.path} has {has}; save the rows as X, and labels as y.")
+        return usual or others[0]
+
+    def _matrix(self) -> Sparse:
+        indptr, indices, values, shape = (self.read(name) for name in ("indptr", "indices", "data", "shape"))
+        return checked_csr(indptr, indices, values, shape, str(self.path))
 
     def read(self, name: str | None) -> Any:
         """One array of the file, or the names of all where no name is given."""
@@ -198,8 +211,7 @@ class NpzStream(Stream):
     def chunks(self) -> Iterator[Chunk]:
         labels = self.read(self.labels_name) if self.labels_name else None
         if self.sparse:
-            indptr, indices, values = (self.read(n) for n in ("indptr", "indices", "data"))
-            yield Chunk(Sparse(indptr, indices, values, self.columns), labels)
+            yield Chunk(self._matrix(), labels)
         else:
             yield Chunk(as_matrix(self.read(self.features_name), self.origin), labels)
 

@@ -23,6 +23,8 @@ ADVICE_ROWS = 10_000
 """Rows that are enough to see orders of magnitude."""
 ORDERS = 1000.0
 """Columns whose standard deviations differ by this factor differ by orders of magnitude."""
+SQUARED = 1e140
+"""Sums of squares of larger numbers may be infinite; those of numbers below its inverse lose digits."""
 
 
 class ColumnMoments(NamedTuple):
@@ -60,7 +62,7 @@ def moments(features: Array | Sparse) -> ColumnMoments:
         mean = part.mean(axis=0)
         low, high = part.min(axis=0), part.max(axis=0)
         part -= mean
-        squares = np.einsum("ij,ij->j", part, part)
+        squares = np.einsum("ij,ij->j", part, part)  # beyond float64 for numbers above 1e154: see `scaling`
         found = merge(found, ColumnMoments(np.array(float(len(part))), mean, squares, low, high))
     return found
 
@@ -82,10 +84,12 @@ def merge(one: ColumnMoments, other: ColumnMoments) -> ColumnMoments:
     if count == 0:
         return one
     delta = other.mean - one.mean
+    with np.errstate(over="ignore", invalid="ignore"):
+        between = np.nan_to_num(delta**2 * (one.rows * other.rows / count), nan=0.0, posinf=np.inf)
     return ColumnMoments(
         count,
         one.mean + delta * (other.rows / count),
-        one.squares + other.squares + delta**2 * (one.rows * other.rows / count),
+        one.squares + other.squares + between,
         np.minimum(one.low, other.low),
         np.maximum(one.high, other.high),
     )
@@ -96,7 +100,8 @@ def _sparse_moments(rows: Sparse) -> ColumnMoments:
     values = np.asarray(rows.values, np.float64)
     filled = np.bincount(rows.indices, minlength=rows.columns)
     mean = np.bincount(rows.indices, values, rows.columns) / max(1, count)
-    around = np.bincount(rows.indices, (values - mean[rows.indices]) ** 2, rows.columns)
+    with np.errstate(over="ignore"):
+        around = np.bincount(rows.indices, (values - mean[rows.indices]) ** 2, rows.columns)
     low, high = np.full(rows.columns, np.inf), np.full(rows.columns, -np.inf)
     np.minimum.at(low, rows.indices, values)
     np.maximum.at(high, rows.indices, values)
@@ -112,11 +117,17 @@ def scaling(total: ColumnMoments, method: str) -> Scaling:
     if method == "none" or total.rows == 0:
         return Scaling(np.zeros(columns), np.ones(columns))
     if method == "standard":
-        spread = np.sqrt(total.squares / total.rows)
+        spread = deviations(total)
         constant = spread <= 1e-12 * np.maximum(1e-300, np.abs(total.mean))
         return Scaling(total.mean.copy(), 1.0 / np.where(constant | (spread == 0), 1.0, spread))
     width = total.high - total.low
     return Scaling(total.low.copy(), 1.0 / np.where(width == 0, 1.0, width))
+
+
+def deviations(total: ColumnMoments) -> Array:
+    """Standard deviations; of columns whose squares float64 cannot hold, half the range."""
+    half = total.high / 2.0 - total.low / 2.0
+    return np.where((half > SQUARED) | (half < 1.0 / SQUARED), half, np.sqrt(total.squares / total.rows))
 
 
 def keep(how: Scaling, unscaled: Array) -> Scaling:
@@ -131,13 +142,14 @@ def advice(features: Array | Sparse, names: list[str] | None, unscaled: Array) -
     if first is None or (not isinstance(first, Sparse) and bool((first == GAP).any())):
         return None
     found = moments(first)
-    spread = np.sqrt(found.squares / found.rows)
+    spread = deviations(found)
     counted = np.flatnonzero((spread > 0) & ~unscaled)
     if len(counted) < 2:
         return None
     small, large = counted[np.argmin(spread[counted])], counted[np.argmax(spread[counted])]
-    ratio = spread[large] / spread[small]
-    if not ORDERS <= ratio < np.inf:
+    with np.errstate(over="ignore"):
+        ratio = spread[large] / spread[small]
+    if not ratio >= ORDERS:
         return None
     wide, narrow = (repr(names[k]) if names else f"column {k}" for k in (large, small))
     return (

@@ -104,3 +104,44 @@ def check_finite_entries(rows: Sparse, ids: Array, names: list[str] | None, orig
                 f"{origin}: row {number(row)}, {where} is {values[bad[0]]}; every value must be a finite "
                 f"{values.dtype.name} number, so drop or fill such rows first."
             )
+
+
+def checked_csr(indptr: Array, indices: Array, values: Array, shape: Array, origin: str) -> Sparse:
+    """Rows of arrays that a file holds: refused where they are no matrix, because kernels read and write at `indices`
+    without looking; entries in ascending order, and those that are given twice added."""
+    wrong = _what_is_wrong(indptr, indices, values, shape)
+    if wrong:
+        raise DataError(f"{origin} holds no sparse matrix: {wrong}; save it again with scipy.sparse.save_npz.")
+    kept, indptr = int(indptr[-1]), indptr.astype(np.int64)
+    indices, values = indices[:kept], values[:kept]
+    row = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
+    if not ((row[1:] != row[:-1]) | (indices[1:] > indices[:-1])).all():
+        order = np.lexsort((indices, row))
+        row, indices, values = row[order], indices[order], values[order]
+        first = np.flatnonzero(np.append(True, (row[1:] != row[:-1]) | (indices[1:] != indices[:-1])))
+        row, indices = row[first], indices[first]
+        values = np.add.reduceat(values.astype(np.result_type(values, np.float32)), first)
+        indptr = np.searchsorted(row, np.arange(len(indptr)))
+    return Sparse(indptr, indices, values, int(shape[1]))
+
+
+def _what_is_wrong(indptr: Array, indices: Array, values: Array, shape: Array) -> str | None:
+    """Why arrays are no CSR matrix, as the part of a sentence."""
+    whole = (("shape", shape), ("indptr", indptr), ("indices", indices))
+    odd = next((name for name, each in whole if each.ndim != 1 or each.dtype.kind not in "iu"), None)
+    if odd is not None:
+        return f"{odd} is no list of whole numbers"
+    if values.ndim != 1 or values.dtype.kind not in "fiub" or values.dtype.itemsize > 8:
+        return f"data holds {values.dtype} values in {values.ndim} dimensions, not a list of real numbers"
+    if len(shape) != 2:
+        return f"shape has {len(shape)} numbers in place of 2"
+    if len(indptr) != int(shape[0]) + 1:
+        return f"indptr has {len(indptr)} numbers for {int(shape[0])} rows"
+    if indptr[0] != 0 or (indptr[1:] < indptr[:-1]).any():
+        return "indptr does not ascend from 0"
+    kept = int(indptr[-1])
+    if kept > min(len(indices), len(values)):
+        return f"it announces {kept} entries and has {min(len(indices), len(values))}"
+    if kept and (indices[:kept].min() < 0 or int(indices[:kept].max()) >= int(shape[1])):
+        return f"it has entries outside of its {int(shape[1])} columns"
+    return None

@@ -204,6 +204,16 @@ class LogisticRegressionSettings:
             0.1,
         ),
     ] = 16.0
+    least_objective: Annotated[
+        float,
+        Setting(
+            "of the objective of weights 0",
+            "Distances to the minimum are parts of the objective, or of this where it is smaller: what is left of sums "
+            "that began there is rounding. With 1e-4, a job whose minimum was 0.2 % of it said converged 1.4e-4 above.",
+            1e-15,
+            1,
+        ),
+    ] = 1e-9
     bound_with_bias: Annotated[
         float,
         Setting(

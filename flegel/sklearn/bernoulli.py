@@ -59,7 +59,7 @@ class BernoulliMixture(DensityMixin, EngineEstimator, BaseEstimator):  # type: i
         """Train on all rows."""
         X = self._rows(X, reset=True)
         k = self._check_number("n_components", 1, X.shape[0])
-        if not self.smoothing > 0 or not self.binarize >= 0:
+        if not self._check_real("smoothing") > 0 or not self._check_real("binarize") >= 0:
             raise ValueError(
                 f"smoothing must be above 0 and binarize 0 or more, not {self.smoothing!r} and {self.binarize!r}."
             )

@@ -90,8 +90,8 @@ class KPrototypes(ClusterMixin, EngineEstimator):  # type: ignore[misc]
 
     def _algorithm(self, k: int, chosen: list[int]) -> PrototypesAlgorithm:
         gamma, starts = self.gamma, self._check_number("n_init", 1)
-        if gamma is not None and not 0 <= gamma < np.inf:
-            raise ValueError(f"gamma must be None or a finite number of 0 or more, not {gamma!r}.")
+        if gamma is not None:
+            self._check_real("gamma", 0, "None")
         return PrototypesAlgorithm(k=k, categorical=chosen, gamma=gamma, n_init=starts)
 
     def _table(self, X: Any, *, reset: bool) -> Array:

@@ -127,15 +127,14 @@ class NMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, EngineEstimator):  
         return int(wanted)
 
     def _check_parameters(self) -> None:
-        if self.solver not in SOLVERS:
+        if self.solver not in [*SOLVERS]:
             raise ValueError(f"solver must be one of {list(SOLVERS)}, not {self.solver!r}.")
         if self.init not in INITS:
             raise ValueError(f"init must be one of {list(INITS)}, not {self.init!r}.")
-        if not self.alpha_W >= 0:
-            raise ValueError(f"alpha_W must not be negative, but is {self.alpha_W!r}.")
-        if (isinstance(self.alpha_H, str) and self.alpha_H != "same") or not self._alpha_H >= 0:
-            raise ValueError(f"alpha_H must be 'same' or a number of 0 or more, not {self.alpha_H!r}.")
-        if not 0 <= self.l1_ratio <= 1:
+        self._check_real("alpha_W", 0)
+        if self.alpha_H != "same":
+            self._check_real("alpha_H", 0, "'same'")
+        if not 0 <= self._check_real("l1_ratio") <= 1:
             raise ValueError(f"l1_ratio must be from 0 to 1, not {self.l1_ratio!r}.")
         if self.beta_loss not in SQUARES and self.solver == "cd":
             raise ValueError(
@@ -165,7 +164,7 @@ class NMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, EngineEstimator):  
     @property
     def _warns(self) -> bool:  # type: ignore[override]
         """`tol=0` asks for all passes."""
-        return self.tol is None or self.tol > 0
+        return self.tol is None or self._check_real("tol", 0, "None") > 0
 
     def _not_converged(self, reason: str) -> str:
         """With scikit-learn's words: programs look for them."""

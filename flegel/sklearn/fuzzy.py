@@ -72,7 +72,7 @@ class FuzzyCMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixi
         return self
 
     def _algorithm(self, k: int, init: Any = "k-means++") -> FCM:
-        if not self.m > 1:
+        if not self._check_real("m") > 1:
             raise ValueError(f"m must be above 1, not {self.m!r}.")
         return FCM(k=k, m=float(self.m), init=init)
 

@@ -207,7 +207,7 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, En
         tried on a sample even so, because there they cost little."""
         if not (isinstance(self.init, str) or callable(self.init)):
             return 1
-        if not isinstance(self.n_init, str):
+        if self.n_init != "auto":
             return self._check_number("n_init", 1)
         return 1 if self.init == "k-means++" else self._drawn_starts
 

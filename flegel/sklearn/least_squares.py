@@ -79,7 +79,10 @@ class LinearRegression(_FromMoments, linear_model.LinearRegression):  # type: ig
         self._take(found, several, X.dtype)
         if not self.positive and not scipy.sparse.issparse(X):
             gram = normal_equations(found, Y.shape[1], bool(self.fit_intercept))[0]
-            sizes = np.sqrt(np.maximum(np.linalg.eigvalsh(gram)[::-1] * float(found.mass), 0.0))
+            unit = found.internal_unit[: len(gram)]
+            most = float(unit.max(initial=0.0))
+            gram = gram * (unit / most) * (unit / most)[:, None]
+            sizes = np.sqrt(np.maximum(np.linalg.eigvalsh(gram)[::-1] * float(found.mass), 0.0)) * most
             self.singular_ = sizes[: min(X.shape)]
             self.rank_ = int((sizes > float(self.tol) * sizes.max(initial=0.0)).sum())
         return self

@@ -111,6 +111,11 @@ class LogisticRegression(LinearClassifierMixin, SparseCoefMixin, ClassifierMixin
                 f"{self.classes_[0]!r}"
             )
         start = known[1] if known is not None and np.array_equal(known[0], self.classes_) else None
+        if start is not None and start.weights.shape[1] != X.shape[1]:
+            raise ValueError(
+                f"The last fit had {start.weights.shape[1]} columns, and X has {X.shape[1]}: a fit cannot begin with "
+                "it. Use warm_start=False."
+            )
         self._check_solver(len(self.classes_))
         weights = self._weights_by_class(numbers, self._weights(sample_weight, X), X.shape[0])
         if self._check_number("max_iter", 0) == 0:
@@ -165,7 +170,7 @@ class LogisticRegression(LinearClassifierMixin, SparseCoefMixin, ClassifierMixin
 
     def _check_solver(self, classes: int) -> None:
         """Refuse names that scikit-learn does not know, and what liblinear cannot do there."""
-        if self.solver not in SOLVERS:
+        if self.solver not in [*SOLVERS]:
             raise ValueError(f"solver must be one of {list(SOLVERS)}, not {self.solver!r}; all give the same model.")
         if self.solver == "liblinear" and classes > 2:
             raise ValueError(
@@ -173,7 +178,7 @@ class LogisticRegression(LinearClassifierMixin, SparseCoefMixin, ClassifierMixin
                 "another solver or wrap the estimator in a OneVsRestClassifier to keep applying a one-versus-rest "
                 "scheme."
             )
-        if self.solver == "liblinear" and self.fit_intercept and not self.intercept_scaling > 0:
+        if self.solver == "liblinear" and self.fit_intercept and not self._check_real("intercept_scaling") > 0:
             raise ValueError(
                 f"Intercept scaling is {self.intercept_scaling!r} but needs to be greater than 0. To disable fitting "
                 "an intercept, set fit_intercept=False."
@@ -189,7 +194,7 @@ class LogisticRegression(LinearClassifierMixin, SparseCoefMixin, ClassifierMixin
                 FutureWarning,
                 stacklevel=4,
             )
-        ratio = 0.0 if self.l1_ratio is None else float(self.l1_ratio)
+        ratio = 0.0 if self.l1_ratio is None else self._check_real("l1_ratio")
         if not 0 <= ratio <= 1:
             raise ValueError(f"l1_ratio must lie between 0 and 1, not {self.l1_ratio!r}.")
         strength = 0.0 if np.isinf(self.C) else 1.0 / float(self.C)
@@ -248,7 +253,7 @@ class LogisticRegression(LinearClassifierMixin, SparseCoefMixin, ClassifierMixin
 
     def _distance(self, finer: float) -> float:
         """To the minimum, relatively, at which a fit ends."""
-        tol = float(self.tol or 0.0)
+        tol = self._check_real("tol", 0, "None")
         return max(finer * tol * min(1.0, tol / COMMON_TOL), LEAST_DISTANCE)
 
     @property

@@ -96,11 +96,11 @@ class GaussianMixture(DensityMixin, EngineEstimator):  # type: ignore[misc]
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> GaussianMixture:
         """Fit the mixture; `y` is ignored. With `warm_start` it begins with the components of the last fit."""
-        known = self._theta() if self.warm_start and hasattr(self, "means_") else None
         X = self._rows(X, reset=True, ensure_min_samples=2)
         self._check_number("n_components", 1, X.shape[0])
         weights = self._weights(sample_weight, X)
         algorithm = self._algorithm(X, weights)
+        known = self._known(X) if self.warm_start and hasattr(self, "means_") else None
         start = known if known is not None else self._given_start(algorithm, X, weights)
         self._mass = float(len(X) if weights is None else weights.sum())
         if self._check_number("max_iter", 0) == 0:
@@ -123,7 +123,7 @@ class GaussianMixture(DensityMixin, EngineEstimator):  # type: ignore[misc]
         X = self._rows(X, reset=False)
         weights = self._weights(sample_weight, X)
         mass = float(len(X) if weights is None else weights.sum())
-        algorithm, before = self._algorithm(X, weights), self._theta()
+        algorithm, before = self._algorithm(X, weights), self._known(X)
         batch = self._train(algorithm, X, None, weights, start=before, passes=1)
         merged = _merged(before, self._mass, batch.parameter, mass)
         self._set(algorithm.mixture(*merged), X.dtype)
@@ -139,10 +139,8 @@ class GaussianMixture(DensityMixin, EngineEstimator):  # type: ignore[misc]
         does."""
         if self.covariance_type not in TYPES:
             raise ValueError(f"covariance_type must be one of {list(TYPES)}, not {self.covariance_type!r}.")
-        for name in ("regularization", "reg_covar"):
-            value = getattr(self, name)
-            if value is not None and not value >= 0:
-                raise ValueError(f"{name} must not be negative, but is {value!r}.")
+        for name in ("reg_covar",) if self.regularization is None else ("regularization", "reg_covar"):
+            self._check_real(name, 0)
         return GMM(
             k=int(self.n_components),
             covariance=self.covariance_type,
@@ -243,14 +241,35 @@ class GaussianMixture(DensityMixin, EngineEstimator):  # type: ignore[misc]
     def _set(self, theta: Mixture, dtype: Any) -> None:
         self.weights_ = np.asarray(theta.weights / theta.weights.sum(), dtype=dtype)
         self.means_ = np.asarray(theta.means, dtype=dtype)
+        self._type = self.covariance_type
         self.covariances_ = covariances_of(theta.covariances, self.covariance_type, theta.means.shape[1]).astype(dtype)
         self.precisions_cholesky_ = precision_factors(self.covariances_, self.covariance_type)
         self.precisions_ = inverted(self.covariances_, self.covariance_type)
 
+    @property
+    def _fitted_type(self) -> str:
+        """That of `covariances_`: `covariance_type` may have been set since."""
+        k, d = self.means_.shape
+        shapes = {"full": (k, d, d), "tied": (d, d), "diag": (k, d), "spherical": (k,)}
+        likely = getattr(self, "_type", self.covariance_type), self.covariance_type, *shapes
+        return next((kind for kind in likely if shapes.get(kind) == np.shape(self.covariances_)), likely[0])
+
+    def _known(self, X: Any) -> Mixture:
+        """The last mixture, to go on from with these rows."""
+        last = (len(self.means_), self._fitted_type, self.means_.shape[1])
+        now = (int(self.n_components), self.covariance_type, X.shape[1])
+        if last != now:
+            words = "{} components with covariance_type={!r} in {} columns"
+            raise ValueError(
+                f"The last fit found {words.format(*last)}, and {words.format(*now)} are asked for now: these cannot "
+                "begin with it. Use fit with warm_start=False."
+            )
+        return self._theta()
+
     def _theta(self) -> Mixture:
         k, d = self.means_.shape
-        packed = packed_covariances(self.covariances_.astype(np.float64), self.covariance_type, k, d)
-        algorithm = GMM(k=k, covariance=self.covariance_type)
+        packed = packed_covariances(self.covariances_.astype(np.float64), self._fitted_type, k, d)
+        algorithm = GMM(k=k, covariance=self._fitted_type)
         return algorithm.mixture(self.weights_.astype(np.float64), self.means_.astype(np.float64), packed)
 
     def _bound(self, X: Any, weights: Array | None) -> float:
@@ -261,7 +280,7 @@ class GaussianMixture(DensityMixin, EngineEstimator):  # type: ignore[misc]
 
     def _expected(self, X: Any) -> tuple[Array, Array]:
         """Responsibilities and logarithms of densities, in float64."""
-        return GMM(k=len(self.means_), covariance=self.covariance_type).transform(X, self._theta())
+        return GMM(k=len(self.means_), covariance=self._fitted_type).transform(X, self._theta())
 
     def predict(self, X: Any) -> Array:
         """The most responsible component of each row."""
@@ -286,12 +305,12 @@ class GaussianMixture(DensityMixin, EngineEstimator):  # type: ignore[misc]
         if n_samples < 1:
             raise ValueError(f"Invalid value for 'n_samples': {n_samples} . The sampling requires at least one sample.")
         rng = check_random_state(self.random_state)
-        k, columns = self.means_.shape
+        kind, (k, columns) = self._fitted_type, self.means_.shape
         counts = rng.multinomial(n_samples, self.weights_.astype(np.float64))
         rows = []
         for j, count in enumerate(counts):
-            if self.covariance_type in ("full", "tied"):
-                covariance = self.covariances_ if self.covariance_type == "tied" else self.covariances_[j]
+            if kind in ("full", "tied"):
+                covariance = self.covariances_ if kind == "tied" else self.covariances_[j]
                 rows.append(rng.multivariate_normal(self.means_[j], covariance, count))
             else:
                 deviations = np.sqrt(np.broadcast_to(self.covariances_[j], columns))
@@ -309,7 +328,7 @@ class GaussianMixture(DensityMixin, EngineEstimator):  # type: ignore[misc]
     def _n_parameters(self) -> int:
         """Free numbers of the model."""
         k, d = self.means_.shape
-        return int(free_numbers(self.covariance_type, k, d) + k * d + k - 1)
+        return int(free_numbers(self._fitted_type, k, d) + k * d + k - 1)
 
 
 def _of_shape(name: str, values: Any, shape: tuple[int, ...]) -> Array:

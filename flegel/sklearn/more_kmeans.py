@@ -140,7 +140,7 @@ class BisectingKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cluster
         X = self._rows(X, reset=True)
         weights = self._weights(sample_weight, X)
         k = self._check_number("n_clusters", 1, X.shape[0])
-        if self.bisecting_strategy not in STRATEGIES:
+        if self.bisecting_strategy not in [*STRATEGIES]:
             raise ValueError(f"bisecting_strategy must be one of {list(STRATEGIES)}, not {self.bisecting_strategy!r}.")
         algorithm = BisectingAlgorithm(
             k=k, split=STRATEGIES[self.bisecting_strategy], n_init=self._check_number("n_init", 1)

@@ -60,7 +60,7 @@ class ImplicitALS(ClassNamePrefixFeaturesOutMixin, TransformerMixin, EngineEstim
         X = self._rows(X, reset=True)
         self._check_number("n_components", 1)
         for name in ("alpha", "regularization"):
-            if not getattr(self, name) > 0:
+            if not self._check_real(name) > 0:
                 raise ValueError(f"{name} must be above 0, not {getattr(self, name)!r}.")
         result = self._train(self._algorithm(), X, None, self._weights(sample_weight, X))
         self._set_from(result.parameter, None, X.dtype)

@@ -71,9 +71,7 @@ class KMeansConstrained(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
             )
         init = self.init if isinstance(self.init, str) else np.asarray(self.init, dtype=np.float64)
         starts = (
-            settings_outside().starts.estimator_starts
-            if isinstance(self.n_init, str)
-            else self._check_number("n_init", 1)
+            settings_outside().starts.estimator_starts if self.n_init == "auto" else self._check_number("n_init", 1)
         )
         algorithm = SizedKMeans(k=k, size_min=self.size_min, size_max=self.size_max, init=init, n_init=starts)
         found = algorithm.settled(X, self._train(algorithm, X).parameter)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,9 @@ from passes import by_kernel, by_points, random_stretches, sample_of, start
 
 import flegel
 from flegel.algorithms.fcm import FCM
+from flegel.algorithms.fcm.fcm import FuzzyStart
+from flegel.algorithms.seeding import prepared
+from flegel.configuration.active import using
 from flegel.core import pytree
 from flegel.core.stop_flag import new_flag
 from flegel.errors import UsageError
@@ -184,3 +188,40 @@ def test_a_far_row_is_among_those_that_starts_are_tried_on() -> None:
     sample = sample_of(rows, None)
     start = FCM(k=3).initParameter(sample, np.random.default_rng(0))
     assert np.abs(start.centroids - 1e4).max(axis=1).min() < 1.0
+
+
+@pytest.mark.parametrize("m", [1.3, 2.0, 3.0])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_start_with_lengthened_steps_ends_where_it_would_without(m: float, weighted: bool) -> None:
+    rng = np.random.default_rng(5)
+    rows = 6.0 * rng.normal(size=(3, 2))[rng.integers(0, 3, 400)] + rng.normal(size=(400, 2))
+    own = rng.random(400) + 0.5 if weighted else None
+    begun, model = rows[rng.choice(400, 3, replace=False)], FCM(k=3, m=m)
+
+    def after(passes: int, step: float) -> FuzzyStart:
+        with using({"starts.fcm_start_step": step}):
+            return model.alternated(prepared(rows), own, FuzzyStart(begun, np.inf, np.zeros(3)), passes, 0.0)
+
+    assert after(300, 1.5).centres == pytest.approx(after(300, 1.0).centres, abs=1e-6)
+    values = [after(passes, 1.5).value for passes in range(1, 12)]
+    assert all(later <= earlier * (1.0 + 1e-12) for earlier, later in itertools.pairwise(values))
+    end = after(300, 1.0).value
+    assert values[-1] - end <= after(11, 1.0).value - end + 1e-9 * end
+
+
+def test_a_trial_knows_its_objective_and_what_each_cluster_weighs() -> None:
+    """By the product form for m = 2, beside the definition; a row on a centre belongs to it alone."""
+    rng = np.random.default_rng(6)
+    rows, own = rng.normal(size=(50, 3)), rng.random(50) + 0.5
+    centres = np.concatenate([rows[:1], rng.normal(size=(3, 3))])
+    trial = FCM(k=4).alternated(prepared(rows), own, FuzzyStart(centres, np.inf, np.zeros(4)), 1, 0.0)
+    squared = np.maximum(((rows[:, None] - centres) ** 2).sum(axis=2), 1e-30)
+    weights = ((1.0 / squared) / (1.0 / squared).sum(axis=1, keepdims=True)) ** 2 * own[:, None]
+    assert trial.value == pytest.approx(float((weights * squared).sum()))
+    assert trial.masses == pytest.approx(weights.sum(axis=0))
+
+
+def test_a_start_on_equal_rows_is_finite() -> None:
+    for row in (0.0, 7.0):
+        start = FCM(k=3).initParameter(sample_of(np.full((20, 2), row), None), np.random.default_rng(0))
+        assert np.isfinite(start.centroids).all() and np.isfinite(start.shares).all()

@@ -44,7 +44,7 @@ def test_starts_with_the_same_clusters_under_other_numbers_are_one() -> None:
     assert list(different_clusters([labels, np.array([1, 0, 2])[labels], moved, labels + 4])) == [0, 2]
 
 
-@pytest.mark.parametrize(("algorithm", "trial"), [(FCM(k=4), "_alternate"), (GMM(k=4), "_passes")])
+@pytest.mark.parametrize(("algorithm", "trial"), [(FCM(k=4), "alternated"), (GMM(k=4), "_passes")])
 @pytest.mark.parametrize(("apart", "tried"), [(30.0, range(1, 2)), (0.0, range(2, 5))])
 def test_clusters_that_every_start_finds_are_tried_once(
     algorithm: FCM | GMM, trial: str, apart: float, tried: range, monkeypatch: pytest.MonkeyPatch

@@ -17,6 +17,7 @@ from flegel.algorithms.kmeans.shapes import is_wide, kernel_choice, served_by, s
 from flegel.algorithms.kmeans.wide import WideKernel, best_count
 from flegel.algorithms.kmeans.wide_start import follow, means, start_of
 from flegel.algorithms.seeding import nearest_centre, prepared, several_lloyd
+from flegel.core import pytree
 from flegel.core.pytree import Array
 from flegel.core.shard import make_shard
 from flegel.core.stop_flag import new_flag
@@ -40,6 +41,12 @@ def exhaustive(rows: Array, centroids: Array, last: Array) -> Array:
     own = np.arange(len(rows))
     stays = (last >= 0) & (squared[own, last] == squared[own, found])
     return np.where(stays, last, found)
+
+
+def parameter(centroids: Array, origin: Array) -> Centroids:
+    """θ as jobs show it: kernels are compiled for arrays that refuse writes, and not once more for others."""
+    found: Centroids = pytree.read_only(Centroids(centroids, origin))
+    return found
 
 
 def empty(columns: int) -> KMeansSums:
@@ -74,7 +81,7 @@ def test_every_pass_finds_what_an_exhaustive_search_finds(name: str, dtype: Any)
     origin = np.asarray(rows.mean(axis=0), dtype=np.float64)
     shard = make_shard(rows, None, np.full((POINTS, 1), -1, np.int32), "rows", weights=weights)
     kernel, total, columns = WideKernel(K), empty(rows.shape[1]), rows.shape[1]
-    theta = Centroids(rows[rng.choice(POINTS, K, replace=False)].astype(np.float64), origin)
+    theta = parameter(rows[rng.choice(POINTS, K, replace=False)].astype(np.float64), origin)
     for turn in range(8):
         last = shard.state[:, 0].copy()
         cut = int(rng.integers(1, POINTS))
@@ -101,7 +108,7 @@ def test_every_pass_finds_what_an_exhaustive_search_finds(name: str, dtype: Any)
         moved = np.where(counts[:, None] > 0, origin + total.sums / np.maximum(counts, 1)[:, None], theta.centroids)
         if turn == 4:  # a jump: bounds must not survive it
             moved = moved[rng.permutation(K)]
-        theta = Centroids(moved, origin)
+        theta = parameter(moved, origin)
 
 
 def test_rows_from_a_seed_that_nobody_chose_get_the_clusters_of_an_exhaustive_search() -> None:
@@ -112,14 +119,14 @@ def test_rows_from_a_seed_that_nobody_chose_get_the_clusters_of_an_exhaustive_se
     origin = rows.mean(axis=0).astype(np.float64)
     shard = make_shard(rows, None, np.full((POINTS, 1), -1, np.int32), "rows", weights=np.ones(POINTS))
     kernel, total = WideKernel(k), KMeansSums(np.zeros((k, columns)), np.zeros(k), np.zeros(k))
-    theta = Centroids(rows[rng.choice(POINTS, k, replace=False)].astype(np.float64), origin)
+    theta = parameter(rows[rng.choice(POINTS, k, replace=False)].astype(np.float64), origin)
     for turn in range(6):
         kernel(shard, theta, total, 0, POINTS, 0, new_flag())
         squared = np.array([((rows - c) ** 2).sum(axis=1) for c in theta.centroids])
         own = squared[shard.state[:, 0], np.arange(POINTS)]
         assert (own <= squared.min(axis=0) * (1 + 1e-9)).all(), f"seed {seed}, pass {turn}"
         filled = total.counts[:, None] > 0
-        theta = Centroids(
+        theta = parameter(
             np.where(filled, origin + total.sums / np.maximum(total.counts, 1)[:, None], theta[0]), origin
         )
 
@@ -128,7 +135,7 @@ def test_calls_that_end_inside_a_block_leave_right_bounds() -> None:
     rows = tables()["embeddings"].astype(np.float32)
     shard = make_shard(rows, None, np.full((POINTS, 1), -1, np.int32), "rows", weights=np.ones(POINTS))
     kernel, total = WideKernel(K), empty(rows.shape[1])
-    theta = Centroids(rows[:K].astype(np.float64), np.zeros(rows.shape[1]))
+    theta = parameter(rows[:K].astype(np.float64), np.zeros(rows.shape[1]))
     flag = new_flag()
     for stop in (0, 40, 300):
         kernel(shard, theta, total, 0, stop, 0, flag)
@@ -140,18 +147,18 @@ def test_points_whose_bounds_tell_are_not_compared_again() -> None:
     rows = tables()["embeddings"].astype(np.float32)
     shard = make_shard(rows, None, np.full((POINTS, 1), -1, np.int32), "rows", weights=np.ones(POINTS))
     kernel, total = WideKernel(K), empty(rows.shape[1])
-    theta = Centroids(rows[:K].astype(np.float64), np.zeros(rows.shape[1]))
+    theta = parameter(rows[:K].astype(np.float64), np.zeros(rows.shape[1]))
     kernel(shard, theta, total, 0, POINTS, 0, new_flag())
     before = shard.state.copy()
     (kept,) = kernel._held
     kept.bounds[3][:] = np.inf  # no other centroid can be near: nothing may be looked at
-    kernel(shard, Centroids(theta.centroids[::-1].copy(), theta.origin), total, 0, POINTS, 0, new_flag())
+    kernel(shard, parameter(theta.centroids[::-1].copy(), theta.origin), total, 0, POINTS, 0, new_flag())
     assert np.array_equal(before, shard.state)
 
 
 def test_where_a_pass_is_cut_decides_no_bit() -> None:
     rows = tables()["embeddings"].astype(np.float32)
-    theta = Centroids(rows[:K].astype(np.float64), np.zeros(rows.shape[1]))
+    theta = parameter(rows[:K].astype(np.float64), np.zeros(rows.shape[1]))
     made = []
     for cuts in ([0, POINTS], [0, 1, 63, 64, 700, POINTS], [*range(0, POINTS, 100), POINTS]):
         shard = make_shard(rows, None, np.full((POINTS, 1), -1, np.int32), "rows", weights=np.ones(POINTS))
@@ -167,7 +174,7 @@ def test_a_raised_flag_stops_before_the_first_point() -> None:
     shard = make_shard(rows, None, np.full((POINTS, 1), -1, np.int32), "rows", weights=np.ones(POINTS))
     flag, total = new_flag(), empty(rows.shape[1])
     flag[0] = 1
-    theta = Centroids(rows[:K].astype(np.float64), np.zeros(rows.shape[1]))
+    theta = parameter(rows[:K].astype(np.float64), np.zeros(rows.shape[1]))
     assert WideKernel(K)(shard, theta, total, 5, POINTS, 0, flag) == 5
     assert (shard.state == -1).all() and not total.counts.any()
 
@@ -196,7 +203,7 @@ def test_a_part_of_the_rows_uses_what_is_known_of_all() -> None:
     rows = tables()["embeddings"].astype(np.float32)
     shard = make_shard(rows, None, np.full((POINTS, 1), -1, np.int32), "rows", weights=np.ones(POINTS))
     kernel, total = WideKernel(K), empty(rows.shape[1])
-    theta = Centroids(rows[:K].astype(np.float64), np.zeros(rows.shape[1]))
+    theta = parameter(rows[:K].astype(np.float64), np.zeros(rows.shape[1]))
     kernel(shard, theta, total, 0, POINTS, 0, new_flag())
     part = shard.part(100, 300)
     kernel(part, theta, total, 0, 200, 0, new_flag())

@@ -327,7 +327,7 @@ def command(tmp_path: Path, points) -> Any:
             os.killpg(process.pid, signal.SIGKILL)
         assert process.stderr is not None
         process.stderr.close()
-        process.wait(30)
+        process.wait(600)
 
 
 FOREVER = (
@@ -362,7 +362,7 @@ def test_a_killed_coordinator_leaves_no_orphans_and_is_replaced_from_its_commit(
     workers = psutil.Process(process.pid).children(recursive=True)
     assert len(workers) == 3, "a nest and its two"
     process.kill()
-    process.wait(30)
+    process.wait(600)
     _, alive = psutil.wait_procs(workers, timeout=240)
     assert not alive
     found = read(FolderStore(tmp_path / "job"))
@@ -389,7 +389,7 @@ def test_a_disk_that_cannot_flush_does_not_stop_training(command, tmp_path) -> N
     inject = ("strace", "-f", "-qq", "-o", "/dev/null", "-e", "trace=fsync", "-e", "inject=fsync:error=EIO:when=3+")
     process = command(words, inject)
     said = process.stderr.read()
-    assert process.wait(120) == 0, said
+    assert process.wait(600) == 0, said
     assert "could not be written" in said and "Input/output error" in said and "training goes on" in said
     found = read(FolderStore(tmp_path / "job"))
     assert found.manifest is None and found.commit is not None, "only commits, which do not wait for the disk"

@@ -19,7 +19,7 @@ from flegel.job import Criteria, SyncSpec
 from flegel.loading.class_source import reference
 from tests.ports import free_port
 
-WAIT = 120.0
+WAIT = 600.0
 """Seconds after which a test that waits fails."""
 
 
@@ -92,7 +92,7 @@ class DaemonCluster:
             process.send_signal(signal.SIGINT)
         for process in [*self.slaves.values(), *([self.master] if self.master else [])]:
             try:
-                process.wait(60)
+                process.wait(600)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()

@@ -48,7 +48,7 @@ def ssh_server(folder: Path) -> Iterator[str]:
         )
     finally:
         server.send_signal(signal.SIGTERM)
-        server.wait(120)
+        server.wait(600)
 
 
 def program_for_hosts(path: Path) -> Path:

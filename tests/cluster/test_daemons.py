@@ -360,7 +360,7 @@ def test_attach_shows_a_job_and_ctrl_c_leaves_it_running(
             break
     watcher.send_signal(signal.SIGINT)
     said = watcher.stderr.read()
-    assert watcher.wait(60) == 130
+    assert watcher.wait(600) == 130
     watcher.stderr.close()
     assert "detached; the job goes on" in said
     assert client.job(job).state == "running"
@@ -443,7 +443,7 @@ def test_a_slave_that_is_terminated_drains(cluster: DaemonCluster, client: Clien
     cluster.start_slave("guest", "--drain", "5")
     cluster.until(lambda: "guest" in {s.name for s in client.slaves()}, "the guest has come")
     cluster.slaves["guest"].terminate()
-    assert cluster.slaves.pop("guest").wait(120) == 0, cluster.logs()
+    assert cluster.slaves.pop("guest").wait(600) == 0, cluster.logs()
     cluster.until(lambda: "guest" not in {s.name for s in client.slaves()}, "the guest has gone")
 
 

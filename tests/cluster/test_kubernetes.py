@@ -116,7 +116,7 @@ def test_a_job_outlives_the_eviction_of_a_slave_which_drains_and_uses_pods_that_
             wait_until(lambda: here(cluster) == 3)
             job.scale(3)
             wait_until(lambda: len(job.view().slots) == 3)
-            result = job.result(timeout=150)
+            result = job.result(timeout=600)
         assert not mock.objects["pods"] and not mock.objects["secrets"]
     local = flegel.run(KMeans(k=4, init="first"), "blobs:4000", workers=2, sync="bsp")
     assert result.iterations == 200 and result.objective == pytest.approx(local.objective, rel=1e-9)

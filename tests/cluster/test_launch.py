@@ -121,7 +121,7 @@ def test_rows_of_this_process_reach_the_slaves_and_their_files_are_removed(
     X = np.concatenate([rng.normal(size=(200, 3)), rng.normal(size=(200, 3)) + 9.0])
     cluster.staging = tmp_path
     job = cluster.submit("lr", (X, ["left"] * 200 + ["right"] * 200), workers=2)
-    result = job.result(timeout=120)
+    result = job.result(timeout=600)
     assert list(result.class_names) == ["left", "right"]
     assert (result.predict(X) == np.repeat(["left", "right"], 200)).all() and (result.labels[:3] == "left").all()
     assert not list(tmp_path.iterdir())
@@ -150,7 +150,7 @@ def test_a_killed_slave_is_replaced_and_its_key_revoked(cluster: LocalLaunch) ->
         assert time.monotonic() < limit
         time.sleep(0.1)
     assert job.cancel()
-    assert isinstance(job.exception(timeout=60), FlegelError) and job.state == "cancelled"
+    assert isinstance(job.exception(timeout=600), FlegelError) and job.state == "cancelled"
 
 
 @pytest.mark.slow
@@ -165,12 +165,12 @@ def test_a_suspended_job_continues_from_its_folder_when_it_is_submitted_again(
         job = cluster.submit(algorithm, "blobs:4000", checkpoint=place, **same)
         wait_until(lambda: (seen := job.progress()) is not None and seen.iteration > 1)  # noqa: B023
         job.suspend()
-        assert "its checkpoint is of iteration" in str(job.exception(timeout=60)) and job.state == "cancelled"
+        assert "its checkpoint is of iteration" in str(job.exception(timeout=600)) and job.state == "cancelled"
         again = cluster.submit(algorithm, "blobs:4000", checkpoint=place, **same)
-        there, here = again.result(timeout=100), flegel.run(algorithm, "blobs:4000", **same)
+        there, here = again.result(timeout=600), flegel.run(algorithm, "blobs:4000", **same)
         assert "going on from the checkpoint of iteration" in "".join(again.logs())
         assert there.objective == here.objective and there.iterations == 40
-    other = cluster.submit(KMeans(k=5), "blobs:4000", checkpoint=place, **same).exception(timeout=60)
+    other = cluster.submit(KMeans(k=5), "blobs:4000", checkpoint=place, **same).exception(timeout=600)
     assert isinstance(other, UsageError) and "is not Spherical of the checkpoint" in str(other)
 
 
@@ -226,8 +226,8 @@ def test_an_interrupted_launch_leaves_nothing(tmp_path: Path, number: signal.Sig
         time.sleep(0.1)
     everything = psutil.Process(command.pid).children(recursive=True)
     os.killpg(command.pid, number)
-    assert command.wait(60) != 0
-    _, alive = psutil.wait_procs(everything, timeout=60)
+    assert command.wait(600) != 0
+    _, alive = psutil.wait_procs(everything, timeout=600)
     assert not alive and not list(tmp_path.glob("flegel-*"))
 
 
@@ -255,7 +255,7 @@ def test_a_program_that_a_signal_ends_leaves_no_slave_and_no_file(tmp_path: Path
     everything = psutil.Process(program.pid).children(recursive=True)
     assert len(everything) >= 5, "a master, two slaves, a coordinator and workers"
     program.send_signal(number)
-    assert program.wait(60) == -number
+    assert program.wait(600) == -number
     program.stdout.close()
     wait_until(lambda: not any(map(runs, everything)))
     assert not list(tmp_path.glob("flegel-*")), "folders of slaves, and that of the launch with its keys"

@@ -94,7 +94,7 @@ def test_an_interrupted_suite_ends_its_benchmark_and_keeps_what_was_measured(
             assert running.poll() is None
             time.sleep(0.05)
         running.send_signal(number)
-        said = running.communicate(timeout=120)[1]
+        said = running.communicate(timeout=600)[1]
     finally:
         running.kill()
     assert running.returncode == code and f"flegel: {word}; what was measured so far is in {tmp_path}." in said, said

@@ -71,8 +71,8 @@ def test_a_job_beside_threads_of_pytorch() -> None:
     beside = threading.Thread(target=multiply)
     beside.start()
     try:
-        assert busy.wait(60)
+        assert busy.wait(600)
         assert nested_job() == (alone, threads)
     finally:
         over.set()
-        beside.join(60)
+        beside.join(600)

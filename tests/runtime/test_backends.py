@@ -185,12 +185,12 @@ def _trained(device: str) -> tuple[list[Any], list[Any]]:
     try:
         arrays = (*pytree.flatten(theta), *pytree.flatten(empty))
         trainer.order(BeginLoad(load, arrays))
-        assert isinstance(trainer.results.get(timeout=120), ShardReady)
+        assert isinstance(trainer.results.get(timeout=600), ShardReady)
         store = trainer.store
         assert store is not None
         for round_ in range(2):
             trainer.order(BeginTrain(round_, len(ROWS), tuple(pytree.flatten(theta))))
-            done = trainer.results.get(timeout=120)
+            done = trainer.results.get(timeout=600)
             assert isinstance(done, TrainerDone) and done.visits == len(ROWS)
         found = [a.copy() for a in trainer.statistics()]
         trainer.at_rest(store, lambda held: states.extend(a.copy() for a in held.collect()))

@@ -60,16 +60,16 @@ def test_jobs_beside_each_other_end_in_any_order(before: dict[str, int]) -> None
     def job() -> None:
         with by_one_thread():
             begun.set()
-            end.wait(60)
+            end.wait(600)
 
     longer = threading.Thread(target=job)
     with by_one_thread():
         longer.start()
-        begun.wait(60)
+        begun.wait(600)
         assert set(threads().values()) == {1}
     assert threads() == before  # the longer one does without
     end.set()
-    longer.join(60)
+    longer.join(600)
     with by_one_thread():
         assert set(threads().values()) == {1}
 
@@ -85,5 +85,5 @@ def test_a_process_that_is_forked_inside_a_job_limits_its_own_jobs() -> None:
     with by_one_thread():
         child = context.Process(target=linear_algebra, args=(seen,))
         child.start()
-        child.join(60)
+        child.join(600)
     assert seen.get() == {1}

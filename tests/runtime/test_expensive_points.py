@@ -111,7 +111,7 @@ def signalled(kernel: AbandoningKernel, shard: Shard, start: int = 0, go_on_afte
     flag = new_flag()
 
     def signal() -> None:
-        ENTERED.wait(60)
+        ENTERED.wait(600)
         flag[0] = 1
         if go_on_after is not None:
             time.sleep(go_on_after)

@@ -127,7 +127,7 @@ def test_a_cluster_replaces_a_worker_that_died() -> None:
         assert run(KMeans(k=3, init="first"), cluster=cluster, max_iterations=2).iterations == 2
         victim = psutil.Process(max(belongings()[0] - before[0]))
         victim.kill()
-        psutil.wait_procs([victim], timeout=120)
+        psutil.wait_procs([victim], timeout=600)
         again = run(KMeans(k=3, init="first"), cluster=cluster, max_iterations=2)
         assert again.iterations == 2
     assert belongings() == before

@@ -20,7 +20,7 @@ note = msgspec.msgpack.encode(running_jobs.RunningJob(1, 1, "n", "a", "d", None,
 together = threading.Barrier(8)
 
 def decode():
-    together.wait(60.0)
+    together.wait(600.0)
     running_jobs._decoder.decode(note)
     records.decode(package, records.RoundResult)
     for decoder in (result_store._manifests, reader._manifest_decoder, reader._record_decoder):

@@ -194,7 +194,7 @@ def test_a_hook_in_another_thread_is_ended_at_its_next_line() -> None:
 
     thread = threading.Thread(target=job, daemon=True)
     thread.start()
-    thread.join(60)
+    thread.join(600)
     assert caught and "objective has not returned in time" in caught[0]
 
 
@@ -290,7 +290,7 @@ def test_what_hooks_of_workers_have_started_ends_with_the_job(monkeypatch: pytes
         done = flegel.run(Daemonizes(), ROWS, cluster=cluster, workers=2, sync="bsp", max_iterations=3)
         assert done.iterations == 3
         left = [p for p in psutil.process_iter(["cmdline"]) if p.info["cmdline"] == ["sleep", "98765"]]
-        _, alive = psutil.wait_procs(left, timeout=120)
+        _, alive = psutil.wait_procs(left, timeout=600)
         assert not alive, "they ended with the job, while the cluster is still open"
         workers = [p for p in psutil.Process().children(recursive=True) if p.status() != psutil.STATUS_ZOMBIE]
         names = {p.pid for p in workers} & {p.pid for p in cluster.registry.processes.values()}  # type: ignore[attr-defined]

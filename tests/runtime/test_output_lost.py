@@ -102,7 +102,7 @@ def test_closed_descriptors_get_no_other_file(closed: str, tmp_path: Path) -> No
     )
     script = f'exec "$0" -c "$1" {closed}>&-'
     env = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
-    done = subprocess.run(["bash", "-c", script, sys.executable, code], cwd=tmp_path, env=env, timeout=120, check=False)
+    done = subprocess.run(["bash", "-c", script, sys.executable, code], cwd=tmp_path, env=env, timeout=600, check=False)
     assert done.returncode == 0
 
 

@@ -186,10 +186,10 @@ def test_a_worker_reads_its_configuration_from_a_file_that_only_its_owner_can_re
     file.write_bytes(msgspec.json.encode(WorkerConfig("tcp://127.0.0.1:1", "t", 0, 0)))
     file.chmod(0o644)
     words = [sys.executable, "-m", "flegel.runtime.worker.process", str(file)]
-    done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 2 and "Others can read" in done.stderr and "Traceback" not in done.stderr
     file.chmod(0o600)
-    done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr  # its standard input is closed, so it ends at once
 
 
@@ -329,7 +329,7 @@ def test_another_user_of_this_host_cannot_open_a_local_socket() -> None:
 
     if os.geteuid() != 0:
         pytest.skip("only root can become another user")
-    tries = {user: subprocess.run([sys.executable, "-c", OTHER_USER, str(user)], timeout=120, check=False).returncode
+    tries = {user: subprocess.run([sys.executable, "-c", OTHER_USER, str(user)], timeout=600, check=False).returncode
              for user in (os.getuid(), 65534)}  # fmt: skip
     assert tries == {os.getuid(): 7, 65534: 0}
 

@@ -148,7 +148,7 @@ def test_memory_outlives_the_process_that_made_it(tmp_path: Path) -> None:
         place = msgspec.json.decode(process.stdout.readline(), type=SharedMemoryRef)
         seen = shared_memory.open_place(place, writable=False)
         process.stdin.close()
-        process.wait(timeout=60)
+        process.wait(timeout=600)
     assert seen.sum() == 999 * 500
     shared_memory._open.clear()
     with pytest.raises(OSError):

@@ -47,7 +47,7 @@ def job(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGKILL)
     process.stderr.close()
-    process.wait(30)
+    process.wait(600)
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,6 @@ def test_powers_beyond_the_range_are_refused(size: float, centred: bool) -> None
     for shrink in SHRINK.values():
         with pytest.raises(ValueError, match=r"powers|squares"):
             getattr(sklearn, shrink)(assume_centered=centred).fit((X - 1e3) * size)
-    for name in ("Lasso", "Ridge", "LinearRegression"):
-        if size == 1e160:
-            with pytest.raises(ValueError, match="squares of these numbers"):
-                getattr(sklearn, name)().fit((X - 1e3) * size, X[:, 0])
+    if size == 1e160:
+        with pytest.raises(ValueError, match="squares are beyond"):
+            sklearn.Lasso().fit((X - 1e3) * size, X[:, 0])

@@ -184,6 +184,22 @@ def test_small_sets_are_trained_in_an_order_of_their_own() -> None:
         (NMF(2, beta_loss="kullback-leibler", solver="mu", alpha_W=0.1), X, "has no penalties here"),
         (NMF(2, beta_loss="itakura-saito", solver="mu"), X, "is not available; use 'frobenius' or"),
         (KMeans(2, max_iter=0), X, "max_iter must be"),
+        (KMeans(2, n_init="some"), X, "n_init must be a whole number"),
+        (KMeans(2, tol="small"), X, "tol must be None or a finite number of 0 or more, not 'small'"),
+        (KMeans(2, tol=-1.0), X, "tol must be None or a finite number of 0 or more"),
+        (KMeans(2, target=[1]), X, "target must be None or a finite number, not"),
+        (KMeans(2, workers=1.5), X, "workers=1.5 must be a whole number"),
+        (KMeans(2, workers=np.inf), X, "workers=inf must be a whole number"),
+        (ours.KMeansConstrained(2, n_init="some"), X, "n_init must be a whole number"),
+        (ours.BisectingKMeans(2, bisecting_strategy=[1]), X, "bisecting_strategy must be one of"),
+        (GaussianMixture(2, reg_covar="x"), X, "reg_covar must be a finite number of 0 or more, not 'x'"),
+        (GaussianMixture(2, reg_covar=None), X, "reg_covar must be a finite number"),
+        (FuzzyCMeans(2, m="x"), X, "m must be a finite number, not 'x'"),
+        (FuzzyCMeans(2, m=np.inf), X, "m must be a finite number, not inf"),
+        (NMF(2, alpha_W="x"), X, "alpha_W must be a finite number of 0 or more, not 'x'"),
+        (NMF(2, alpha_H=np.nan), X, "alpha_H must be 'same' or a finite number of 0 or more, not nan"),
+        (ours.BernoulliMixture(2, smoothing="x"), X, "smoothing must be a finite number, not 'x'"),
+        (ours.ImplicitALS(2, alpha=np.inf), X, "alpha must be a finite number, not inf"),
     ],
 )
 def test_wrong_parameters_are_told_as_value_errors(model: Any, rows: np.ndarray, sentence: str) -> None:
@@ -517,7 +533,7 @@ def test_a_mixture_takes_each_part_of_its_start_alone(kind: str) -> None:
         ({"weights_init": [0.2, 0.2, 0.2]}, "normalized"),
         ({"precisions_init": -np.ones((3, 3)), "covariance_type": "diag"}, "should be positive"),
         ({"precisions_init": -np.stack([np.eye(3)] * 3)}, "positive-definite"),
-        ({"reg_covar": -1.0}, "reg_covar must not be negative"),
+        ({"reg_covar": -1.0}, "reg_covar must be a finite number of 0 or more"),
         ({"init_params": "guess"}, "init_params must be one of"),
     ],
 )
@@ -603,6 +619,50 @@ def test_places_of_64_bits_are_taken_and_left_as_they_are(form: Any) -> None:
     np.testing.assert_array_equal(model.coef_, LogisticRegression(random_state=0).fit(short, classes).coef_)
     np.testing.assert_array_equal(model.predict(long), model.predict(short))
     assert long.indices.dtype == np.int64
+
+
+@pytest.mark.parametrize(("size", "sentence"), [(1e300, "divide all of them"), (1e-320, "multiply all of them")])
+def test_weights_that_have_no_squares_are_refused(size: float, sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        GaussianMixture(3, random_state=0).fit(X, sample_weight=np.full(len(X), size))
+
+
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+@pytest.mark.parametrize("kind", ["full", "tied", "diag", "spherical"])
+def test_answers_of_a_mixture_go_by_the_covariances_that_were_fitted(kind: str) -> None:
+    model = GaussianMixture(3, covariance_type=kind, random_state=0).fit(X)
+    likely, criterion = model.predict_proba(X), model.bic(X)
+    for other in {"full", "tied", "diag", "spherical"} - {kind}:
+        model.set_params(covariance_type=other)
+        np.testing.assert_array_equal(model.predict_proba(X), likely)
+        assert model.bic(X) == criterion
+        assert np.isfinite(model.sample(5)[0]).all()
+        with pytest.raises(ValueError, match=f"found 3 components with covariance_type='{kind}' in 3 columns, and 3"):
+            model.set_params(warm_start=True).fit(X)
+        with pytest.raises(ValueError, match=f"covariance_type='{kind}'.*cannot begin with it"):
+            model.partial_fit(X)
+    assert model.set_params(warm_start=False).fit(X).covariances_.shape == np.shape(model.precisions_cholesky_)
+
+
+@pytest.mark.parametrize("model", [GaussianMixture(2, warm_start=True), LogisticRegression(warm_start=True)], ids=str)
+def test_a_warm_start_from_other_columns_is_refused_in_words_of_the_estimator(model: Any) -> None:
+    model.fit(X, LABELS)
+    with pytest.raises(ValueError, match=r"The last fit .* 3 .*columns.*Use (fit with )?warm_start=False"):
+        model.fit(X[:, :2], LABELS)
+
+
+@pytest.mark.parametrize(
+    "model", [KMeans(3, random_state=0), ours.ImplicitALS(3, random_state=0, max_iter=3, tol=0.1)], ids=str
+)
+def test_entries_that_are_given_twice_count_as_their_sum(model: Any) -> None:
+    once = scipy.sparse.random(90, 8, 0.4, format="csr", random_state=3)
+    twice = scipy.sparse.csr_matrix(
+        (np.repeat(once.data / 2, 2), np.repeat(once.indices, 2), 2 * once.indptr), shape=once.shape
+    )
+    stored = twice.nnz
+    fitted = model.fit(once)
+    np.testing.assert_allclose(fitted.transform(twice), fitted.transform(once), rtol=1e-12)
+    assert twice.nnz == stored, "the matrix that was given is left as it is"
 
 
 @pytest.mark.parametrize("made", [KMeans, ours.MiniBatchKMeans, ours.BisectingKMeans])

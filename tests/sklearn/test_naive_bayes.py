@@ -89,5 +89,5 @@ def test_a_number_below_0_is_refused_where_the_sample_lacks_it(sparse: bool) -> 
 
 
 def test_squares_beyond_the_range_are_refused() -> None:
-    with pytest.raises(ValueError, match="GaussianNB has no result: diverged"):
+    with pytest.raises(ValueError, match=r"GaussianNB: column .* beyond the range of float64"):
         sklearn.GaussianNB().fit((X - 1e4) * 1e160, LABELS)

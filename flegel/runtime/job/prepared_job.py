@@ -47,7 +47,7 @@ _loaded: set[Hashable] = set()
 """Classes, their kernels and the forms of all arrays for which this process has code in memory: a further job of the
 same kind has nothing to compile, nor to read from the cache."""
 
-LARGEST_WEIGHT = 1e100
+LARGEST_WEIGHT, LEAST_WEIGHT = 1e100, 1e-100
 """Of all points together."""
 
 
@@ -297,6 +297,11 @@ def check_weights(sample: Sample, name: str) -> None:
     if sample.mass > LARGEST_WEIGHT:
         raise DataError(
             f"The weights of {name} sum to {sample.mass:.3g}, more than {LARGEST_WEIGHT:g}; divide all of them by the "
+            "same number."
+        )
+    if sample.mass < LEAST_WEIGHT:
+        raise DataError(
+            f"The weights of {name} sum to {sample.mass:.3g}, less than {LEAST_WEIGHT:g}; multiply all of them by the "
             "same number."
         )
 

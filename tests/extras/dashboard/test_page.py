@@ -222,7 +222,7 @@ def test_a_live_job_is_shown_and_cancelled_by_its_button(page: Any, served: Any)
     expect(page.locator("#answer")).to_contain_text("must be 1 to")
     page.click("#cancel")
     expect(page.locator("#state")).to_contain_text("cancelled on the dashboard")
-    trainer.join(120)
+    trainer.join(600)
     assert found and found[0].reason == "cancelled on the dashboard"
 
 

@@ -62,7 +62,7 @@ def slurm(folder: Path) -> Iterator[Path]:
             daemon.send_signal(signal.SIGTERM)
         for daemon in daemons:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                daemon.wait(60)
+                daemon.wait(600)
             daemon.kill()
             daemon.wait()
         for name, value in before.items():

@@ -66,7 +66,7 @@ assert features[:, 0].tolist() == list(range(9)) and labels.tolist() == [0, 1, 2
 def test_data_sets_of_hugging_face(tmp_path: Path) -> None:
     """In a process elsewhere: in a checkout, the folder `datasets` has the name of that library."""
     needs.installed("xxhash")  # needed by that library, and by no other of the extras
-    subprocess.run([sys.executable, "-c", HUGGING_FACE], cwd=tmp_path, check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", HUGGING_FACE], cwd=tmp_path, check=True, timeout=600)
 
 
 def test_datasets_of_torch() -> None:

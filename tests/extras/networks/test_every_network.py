@@ -33,7 +33,7 @@ def test_every_network_trains_under_every_model(name: str, sync: str) -> None:
     network = getattr(algorithms, BUILTINS[name].partition(":")[2])(epochs=2, **SMALL.get(name, {}))
     result = flegel.run(
         network, (IMAGES, LABELS.astype(float)), sync=sync, workers=2, processes=False, seed=0, max_iterations=3,
-        max_seconds=60, progress=False,
+        max_seconds=600, progress=False,
     )  # fmt: skip
     assert result.iterations >= 1 and np.isfinite(result.objective), result.reason
 

@@ -62,7 +62,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[subprocess
     finally:
         patch.undo()
         process.kill()
-        process.wait(60)
+        process.wait(600)
 
 
 def make_bucket(process: subprocess.Popen[bytes], endpoint: str) -> None:

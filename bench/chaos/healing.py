@@ -24,6 +24,7 @@ import argparse
 import heapq
 import itertools
 import json
+import math
 import os
 import random
 import secrets
@@ -45,7 +46,6 @@ SETTLED_SECONDS = 5.0  # after its last fault or its start, in which a rank may 
 START_SECONDS = 180.0  # until all ranks train, at the beginning and after the last fault: a process starts slowly
 LAST_LINES = 200  # of a rank's log, with a barrier among them: an interval has fewer batches
 POSTPONED_SECONDS = 0.1  # until it is asked again whether enough ranks train for another fault
-FENCED_SECONDS = 1.0  # after it was woken, in which a rank may still write about a barrier of before the freeze
 
 
 def train(folder: Path, number: int, address: str, ranks: int, options: argparse.Namespace) -> None:
@@ -308,7 +308,7 @@ def examine(folder: Path, done: list[dict[str, Any]], options: argparse.Namespac
         "recovery_median_s": {kind: round(statistics.median(found), 2) for kind, found in recoveries.items()},
         "recovery_worst_s": {kind: max(found) for kind, found in recoveries.items()},
         "seconds_until_all_ranks_train": [at and round(at, 1) for at in complete],
-        "not_fenced": _not_fenced(lives, processes, done),
+        "not_fenced": not_fenced(lives, processes, done),
         "unequal_barriers": sum(len(found) > 1 for found in digests.values()),
         "unclear_barriers": unclear, "lost_samples": sum(lost.values()), "repeated_samples": sum(again.values()),
         "samples_per_s": round(whole), "samples_per_s_without_faults": quiet and round(quiet),
@@ -328,30 +328,27 @@ def _away_until(fault: dict[str, Any], options: argparse.Namespace) -> float:
     return float(fault.get("woken", fault["at"] + options.away))
 
 
-def _not_fenced(lives: list[list[Any]], processes: list[int], done: list[dict[str, Any]]) -> int:
-    """Freezes after which a rank passed barriers as if nothing had happened, although others had gone on without it. Of
-    the barrier at which it was frozen it may have sent its part; on a busy machine all may have waited for it."""
+def not_fenced(lives: list[list[Any]], processes: list[int], done: list[dict[str, Any]]) -> int:
+    """Freezes after which a rank passed barriers as if nothing had happened, although others had passed one without it.
+    Of barriers before the freeze it may have sent its part, and write of them when it is woken."""
 
-    def barriers_without(fault: dict[str, Any]) -> int:
-        return len(
-            {
-                number
-                for life, process in zip(lives, processes, strict=True)
-                if process != fault["process"]
-                for kind, at, number, *_ in life
-                if kind == "barrier" and fault["at"] < at < fault["woken"]
-            }
-        )
+    def without(fault: dict[str, Any], own: set[int]) -> set[int]:
+        """Barriers that others passed while it was frozen, and that it never did."""
+        return {
+            number
+            for life, process in zip(lives, processes, strict=True)
+            if process != fault["process"]
+            for kind, at, number, *_ in life
+            if kind == "barrier" and fault["at"] < at < fault["woken"]
+        } - own
 
-    return sum(
-        life[0][1] < one["at"]
-        and barriers_without(one) > 1
-        and any(kind == "barrier" and at > one["woken"] + FENCED_SECONDS for kind, at, *_ in life)
-        for one in done
-        if "woken" in one
-        for life, process in zip(lives, processes, strict=True)
-        if process == one["process"] and life
-    )
+    found = 0
+    for one in done:
+        for life, process in zip(lives, processes, strict=True):
+            if "woken" in one and process == one["process"] and life and life[0][1] < one["at"]:
+                own = {number for kind, _, number, *_ in life if kind == "barrier"}
+                found += max(own, default=0) > min(without(one, own), default=math.inf)
+    return found
 
 
 def _whole_lines(log: Path) -> list[str]:

@@ -110,14 +110,13 @@ def test_text_and_booleans_of_a_table_are_categories_and_columns_are_named(tmp_p
     frame = people()
     frame.to_csv(tmp_path / "people.csv", index=False)
     frame.to_parquet(tmp_path / "people.parquet")
-    frame.to_excel(tmp_path / "people.xlsx", index=False)
     codes = frame.assign(**{name: np.unique(frame[name], return_inverse=True)[1] for name in frame.columns[1:]})
     places = [1, 2, 3]
     for named in (None, "zip", "colour,zip", ["zip"]):
         hyper = {} if named is None else {"categorical": named}
         plain = frame.assign(**{name: codes[name] for name in ("colour", "city", "vip", *(["zip"] if named else []))})
         by_number = trained(plain.to_numpy(np.float32), hyper={"categorical": [*places, *([4] if named else [])]})
-        for table in (frame, *(tmp_path / f"people.{suffix}" for suffix in ("csv", "parquet", "xlsx"))):
+        for table in (frame, *(tmp_path / f"people.{suffix}" for suffix in ("csv", "parquet"))):
             found = trained(table, hyper=hyper)
             assert found.objective == pytest.approx(by_number.objective, rel=1e-4), "rows of a frame are float64"
             np.testing.assert_array_equal(found.parameter.first, by_number.parameter.first)

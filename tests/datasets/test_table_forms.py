@@ -283,7 +283,8 @@ file("a long row", "a,b\n1,x\n2,y,z\n3,x\n", "line 3 has 3 fields where 2 are ex
 # -- other formats -------------------------------------------------------------------------------------------
 
 for suffix in (".xls", ".json", ".pkl", ".h5", ".sav", ".sqlite"):
-    file(f"a {suffix}", b"\x00\x01\x02", "is not read; save it as CSV, Parquet or .npy", suffix=suffix)
+    other = "JSON lines" if suffix == ".json" else "CSV, Parquet or .npy"
+    file(f"a {suffix}", b"\x00\x01\x02", f"is not read; save it as {other}", suffix=suffix)
 FRAME = pd.DataFrame(
     {
         "a": [1.5, 2.5, 3.5, 4.5],

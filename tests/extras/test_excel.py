@@ -8,6 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import flegel
+from flegel.algorithms.clusters.kprototypes import KPrototypes
 from flegel.datasets import open_data
 from flegel.errors import DataError
 from tests import needs
@@ -63,3 +65,13 @@ def test_what_is_no_workbook_is_one_sentence(folder: Path) -> None:
 def test_a_table_has_the_rows_that_it_has_from_other_sources(tmp_path: Path, column: str) -> None:
     sheet = written(lambda frame, path: as_text(frame).to_excel(path, index=False), "t.xlsx")
     check_same_rows(column, sheet, tmp_path)
+
+
+def test_text_and_booleans_of_a_sheet_are_categories(folder: Path) -> None:
+    which = np.random.default_rng(0).integers(3, size=60)
+    frame = pd.DataFrame({"age": 20.0 + 20.0 * which, "colour": np.array(["red", "blue", "green"])[which]})
+    frame = frame.assign(vip=which == 1)
+    frame.to_excel(folder / "people.xlsx", index=False)
+    given = {"sync": "bsp", "workers": 1, "seed": 0, "progress": False}
+    one, other = (flegel.run(KPrototypes(k=3), table, **given) for table in (frame, folder / "people.xlsx"))
+    np.testing.assert_array_equal(one.labels, other.labels)

@@ -20,6 +20,7 @@ from tests import needs
 
 torch = needs.library("torch")
 
+from bench.chaos.healing import not_fenced
 from flegel.configuration.active import active
 from flegel.errors import FlegelError, UsageError
 from flegel.runtime import clock
@@ -273,6 +274,15 @@ def test_ranks_leave_together_and_say_once_what_they_change(tmp_path: Path) -> N
     larger = [text for text in found["told"][0] if "times the samples" in text]
     assert len(larger) == 1 and "Adam" in larger[0] and "'sqrt'" in larger[0]
     assert all(sum("not finite" in text for text in told) == 1 for told in found["told"])
+
+
+@pytest.mark.parametrize(("own", "expected"), [((1, 2, 3, 4, 5), 0), ((1, 2), 0), ((1, 2, 3, 5), 1)])
+def test_a_frozen_rank_that_missed_a_barrier_and_trains_on_is_noticed(own: tuple[int, ...], expected: int) -> None:
+    """At 2.5 it is frozen, at 4.5 woken; with a part sent before, it may be in a barrier that others pass meanwhile."""
+    others = [["barrier", float(number), number] for number in range(1, 6)]
+    frozen = [["barrier", float(number) if number < 3 else 7.0, number] for number in own]
+    fault = {"process": 1, "at": 2.5, "woken": 4.5}
+    assert not_fenced([others, frozen], [0, 1], [fault]) == expected
 
 
 @pytest.mark.processes

@@ -33,7 +33,7 @@ def counting_kernel(contributions: Callable[..., Tree]) -> Any:
     ) -> int:
         end, at = min(end, shard.points), start
         sums = sum(array.size for array in pytree.flatten(aggregator))
-        several = max(max(COUNTED_AT_ONCE, NUMBERS_PER_SUM * sums) // max(_width(shard), 1), 1)
+        several = max(max(COUNTED_AT_ONCE, NUMBERS_PER_SUM * sums) // max(stored_columns(shard), 1), 1)
         theta, room = pytree.presented(parameter), _room(shard, min(several, end - at))
         while at < end and not flag[0]:
             stop = min(at + several, end)
@@ -62,7 +62,7 @@ def one_point(algorithm: Any, point: DataPoint, parameter: Tree) -> Tree:
     return algorithm.contributions(features, np.array([point.label]), None, parameter)
 
 
-def _width(shard: Shard) -> int:
+def stored_columns(shard: Shard) -> int:
     """Numbers of a row; of sparse ones the mean, as far as they are stored."""
     if isinstance(shard.features, Sparse):
         return -(-len(shard.features.values) // max(shard.points, 1))

@@ -20,6 +20,7 @@ from typing import Any
 from flegel.algorithm import Algorithm
 from flegel.configuration.active import active
 from flegel.core import pytree
+from flegel.core.counting_kernel import stored_columns
 from flegel.core.pytree import Array, Tree
 from flegel.core.shard import TILE, Shard
 from flegel.declarations.kernels import Kernel, KernelHooks, TeamCode
@@ -280,7 +281,7 @@ class TeamBackend:
             return TeamKernel([shared] * self._threads, built.kind, built.note, parameter, empty, 0)
         kernels = [built.kernel, *(another(algorithm, built, shard) for _ in range(self._threads - 1))]
         numbers = sum(array.size for array in pytree.flatten(empty))
-        work, by_calls = hook(algorithm, KernelHooks.work)(shard.columns), not hasattr(built.kernel, "team")
-        block = fixed_block(work, numbers, by_calls) if self._fixed_blocks else 0
-        few = rows_at_once(work, numbers)
+        work, by_calls = hook(algorithm, KernelHooks.work), not hasattr(built.kernel, "team")
+        block = fixed_block(work(shard.columns), numbers, by_calls) if self._fixed_blocks else 0
+        few = rows_at_once(work(stored_columns(shard)), numbers)
         return TeamKernel(kernels, built.kind, built.note, parameter, empty, block, shard, few)

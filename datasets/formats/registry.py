@@ -90,6 +90,19 @@ def _is_idx(path: Path, head: bytes, whole: bool) -> bool:
     return "-idx" in path.name or ".idx" in path.name or (head[:2] == b"\0\0" and len(head) > 3 and 1 <= head[3] <= 8)
 
 
+def _converted(name: str, table: Callable[[Path], RawTable], others: tuple[str, ...], ends: tuple[str, ...]) -> Format:
+    """A table whose cells are always converted as the options say."""
+    return Format(
+        name,
+        lambda path, options: open_treated(table(path), options),
+        options=_TREATED,
+        other_names=others,
+        suffixes=ends,
+        table=lambda path, options: table(path),
+        is_plain=lambda path, options: False,
+    )
+
+
 FORMATS = (
     Format(
         "parquet",
@@ -116,24 +129,8 @@ FORMATS = (
         suffixes=(".npz",),
         gapped=lambda path, options: npz_table(path, options.label),
     ),
-    Format(
-        "excel",
-        lambda path, options: open_treated(ExcelTable(path), options),
-        options=_TREATED,
-        other_names=("xlsx",),
-        suffixes=(".xlsx", ".xlsm"),
-        table=lambda path, options: ExcelTable(path),
-        is_plain=lambda path, options: False,
-    ),
-    Format(
-        "jsonl",
-        lambda path, options: open_treated(JsonLinesTable(path), options),
-        options=_TREATED,
-        other_names=("ndjson",),
-        suffixes=(".jsonl", ".ndjson"),
-        table=lambda path, options: JsonLinesTable(path),
-        is_plain=lambda path, options: False,
-    ),
+    _converted("excel", ExcelTable, ("xlsx",), (".xlsx", ".xlsm")),
+    _converted("jsonl", JsonLinesTable, ("ndjson",), (".jsonl", ".ndjson")),
     Format(
         "idx",
         lambda path, options: columnar(IdxStream(path, idx_labels_beside(path), options.dtype)),

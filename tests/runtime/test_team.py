@@ -19,10 +19,12 @@ from waiting import until
 
 import flegel
 from flegel import Algorithm
+from flegel.algorithm import Sample
 from flegel.algorithms.fcm import FCM
 from flegel.algorithms.gmm import GMM
 from flegel.algorithms.kmeans import KMeans
 from flegel.algorithms.kmeans.shapes import is_wide
+from flegel.algorithms.least_squares import Ridge
 from flegel.algorithms.lr import LR
 from flegel.algorithms.nmf import NMF
 from flegel.cli.local_job import trained_by
@@ -244,6 +246,22 @@ def test_a_kernel_that_is_slow_with_few_rows_gets_blocks_of_as_many_as_it_wants(
     lengths = np.diff(kernel._edges(0, 40_000))
     kernel.close()
     assert lengths.max() == 512
+
+
+def test_blocks_of_sparse_rows_go_by_the_numbers_stored() -> None:
+    """A row of two numbers among 2,400 columns adds four products, but each call makes 2,400 x 2,400 of them ready."""
+    rows = 5_000
+    places = (RNG.integers(0, 1200, size=(rows, 2)) + np.array([0, 1200])).ravel()
+    features = Sparse(np.arange(0, 2 * rows + 1, 2), places, RNG.normal(size=2 * rows), 2400)
+    ridge, sample = Ridge(), Sample(features, np.zeros(rows), rows, 2400)
+    theta = ridge.initParameter(sample, np.random.default_rng(0))
+    shard = make_shard(features, np.zeros(rows), np.zeros((rows, 1)), "rows")
+    kernel = TeamBackend(2, False).build(ridge, shard, theta, ridge.initAggregator(sample, theta), False)
+    assert isinstance(kernel, TeamKernel)
+    kernel.expect_speed(50_000.0)
+    lengths = np.diff(kernel._edges(0, rows))
+    kernel.close()
+    assert lengths.max() == DEFAULTS.processors.rows_of_large_statistics
 
 
 def test_blocks_do_not_shrink_where_each_call_makes_a_large_table_ready() -> None:
